@@ -1,0 +1,86 @@
+"""Every error that Precast tells a person, as one small family."""
+
+
+class PrecastError(Exception):
+    """A failure told to the user: what happened, where, why, and what to do about it."""
+
+    def __init__(self, what: str, *, why: str, fix: str, at: str | None = None):
+        self.what, self.why, self.fix, self.at = what, why, fix, at
+        where = [f"  at:  {at}"] if at else []
+        super().__init__("\n".join([what, *where, f"  why: {why}", f"  fix: {fix}"]))
+
+
+class InputTypeError(PrecastError, TypeError):
+    """An argument is of the wrong kind.
+
+    Fails: ``capture(3)``, a number cannot be traced.
+    Fixed: ``capture(torch.sin, (x,))``.
+    """
+
+
+class InputValueError(PrecastError, ValueError):
+    """An argument is of the right kind but its value, tree, shape or device does not fit.
+
+    Fails: ``capture(torch.add, (x.to("cpu"), y.to("cuda")))``.
+    Fixed: ``capture(torch.add, (x.to("cuda"), y.to("cuda")))``.
+    """
+
+
+class OptionError(PrecastError, ValueError):
+    """An option, or the environment variable that sets it, has a value that means nothing.
+
+    Fails: ``Options(random="dice")``.
+    Fixed: ``Options(random="philox")``.
+    """
+
+
+class CaptureError(PrecastError, RuntimeError):
+    """The program ran into something that a graph cannot record."""
+
+
+class DataDependentError(CaptureError):
+    """Python asked for a value that only running the program can give.
+
+    Fails: ``x if x.sum() > 0 else -x``.
+    Fixed: ``torch.where(x.sum() > 0, x, -x)``.
+    """
+
+
+class UnsupportedOpError(CaptureError):
+    """An operator cannot run on fake tensors, so its result's shape is unknown.
+
+    Fails: a custom operator without a fake kernel.
+    Fixed: ``torch.library.register_fake("lib::op", shape_function)``.
+    """
+
+
+class StateMutationError(CaptureError):
+    """The program assigned a tensor to Python state that outlives the call.
+
+    Fails: ``self.last = x * 2`` inside ``forward``.
+    Fixed: ``self.register_buffer("last", …)`` before, ``self.last.copy_(x * 2)`` inside.
+    """
+
+
+class SymbolicShapeError(CaptureError):
+    """The program contradicts what the user said about dynamic sizes.
+
+    Fails: ``x.reshape(4, 2)`` where ``x.shape[0]`` was declared dynamic.
+    Fixed: ``x.reshape(-1, 2)``, or do not declare that dimension dynamic.
+    """
+
+
+class VerifierError(PrecastError, RuntimeError):
+    """A program breaks a rule that every later stage relies on."""
+
+
+class LoweringError(PrecastError, RuntimeError):
+    """An operator has no native rule where one is required."""
+
+
+class BuildError(PrecastError, RuntimeError):
+    """The C++ compiler is missing, or refused what we generated."""
+
+
+class ArtifactError(PrecastError, ValueError):
+    """A file is damaged, of another version, or not ours; nothing of it was used."""
