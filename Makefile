@@ -1,0 +1,73 @@
+# Everything a contributor runs. Each target sets up .venv first when it has to; `make` alone lists the targets.
+PYTHON  ?= python3
+WORKERS ?= 2
+BIN     := .venv/bin
+READY   := .venv/.ready
+FAST    := -m "not slow and not models and not gpu"
+BENCHMARKS ?= $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
+
+# Tests run side by side: more threads in each would only make them wait for one another.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+
+# $(call need,command,advice): stop with one line of advice when the command fails.
+need = @$(1) >/dev/null 2>&1 || { echo 'error: $(2)' >&2; exit 1; }
+say  = @echo '==> $(1)'
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+
+.PHONY: test
+test: lint compiler ## check the style, then run the doctests and the fast tests
+	$(call say,fast tests)
+	@$(PYTEST) $(FAST)
+
+.PHONY: test-all
+test-all: lint compiler ## the same with every test that needs no GPU (long)
+	$(call say,all tests but those for a GPU)
+	@$(PYTEST) -m "not gpu"
+
+.PHONY: demo
+demo: $(READY) compiler ## compile a model, run it and compare it with PyTorch
+	$(call say,demo)
+	@$(BIN)/python examples/demo.py
+
+.PHONY: bench
+bench: $(READY) compiler ## run every benchmark, or BENCHMARKS=benchmarks/one.py
+	@set -e; for script in $(BENCHMARKS); do echo "==> $$script"; $(BIN)/python $$script; done
+
+.PHONY: lint
+lint: $(READY) ## check style, formatting, types and the direction of imports
+	$(call say,ruff)
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo 'error: the files above are not formatted; run: make format' >&2; exit 1; }
+	$(call say,mypy)
+	@$(BIN)/mypy --no-error-summary
+	$(call say,import-linter)
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: $(READY) ## format the code and mend what ruff can mend by itself
+	@$(BIN)/ruff check --fix-only --quiet
+	@$(BIN)/ruff format
+
+.PHONY: clean
+clean: ## remove the environment and every cache
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: compiler
+compiler:
+	$(call need,command -v $(firstword $(CXX)),no C++ compiler called $(CXX); install g++ (Debian: apt install g++) or set CXX)
+
+$(BIN)/python:
+	$(call need,command -v $(PYTHON),no $(PYTHON) here; install Python 3.11 or newer or set PYTHON=/path/to/python)
+	$(call need,$(PYTHON) -c 'import sys; sys.exit(sys.hexversion < 0x30b0000)',$(PYTHON) is older than 3.11; set PYTHON=/path/to/a/newer/python)
+	$(call need,$(PYTHON) -c 'import venv; import ensurepip',$(PYTHON) has no venv module; install it (Debian: apt install python3-venv))
+	$(call say,creating .venv)
+	@$(PYTHON) -m venv .venv
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(call say,installing the packages of constraints.txt (minutes the first time: torch is large))
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
