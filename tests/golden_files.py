@@ -1,4 +1,4 @@
-"""Golden texts: what a test prints is kept in a file beside it, so that every change of it is seen and accepted on purpose."""
+"""Golden texts: what a test prints is kept in a file beside it, so that a change is seen and accepted on purpose."""
 
 import difflib
 import os
