@@ -1,0 +1,65 @@
+"""Partition a joint graph by saving what the backward reads.
+
+Before::
+
+    joint(primals_1, tangents_1):
+        sin = sin(primals_1); exp = exp(sin); mul = mul(tangents_1, exp); cos = cos(primals_1); mul_1 = mul(mul, cos)
+        return [exp, mul_1]
+
+After::
+
+    forward(primals_1):                     backward(primals_1, exp, tangents_1):
+        sin = sin(primals_1)                    mul = mul(tangents_1, exp)
+        exp = exp(sin)                          cos = cos(primals_1); mul_1 = mul(mul, cos)
+        return (exp, primals_1, exp)            return (mul_1,)
+"""
+
+from collections.abc import Sequence
+
+from torch import fx
+
+from precast.partition.classify import JointGraph, classify, is_symbolic, is_tuple
+from precast.partition.split import split
+
+
+def default_partition(
+    joint_module: fx.GraphModule,
+    joint_inputs: Sequence[object],
+    *,
+    num_fwd_outputs: int,
+    static_lifetime_input_indices: Sequence[int] | None = None,
+    **_: object,
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Return the forward exactly as traced, saving what the backward reads, and the backward.
+
+    ``joint_inputs`` and ``static_lifetime_input_indices`` are taken for the sake of the common signature; the graph
+    says all that is needed here.
+    """
+    joint = classify(joint_module, num_fwd_outputs=num_fwd_outputs)
+    return split(joint, values_read_by_backward(joint), recompute_late=False)
+
+
+def values_read_by_backward(joint: JointGraph) -> list[fx.Node]:
+    """Return the forward values that backward or free nodes read, in order.
+
+    Sizes, and items of tuples, that only the backward reads are taken in the forward: otherwise a whole tensor would be
+    saved for its size, and a tuple cannot be saved at all.
+    """
+    available = set(joint.forward)
+    for node in joint.in_order(joint.free):
+        if (is_symbolic(node) or is_item_of_tuple(node)) and available.issuperset(node.all_input_nodes):
+            available.add(node)
+    outside = joint.backward | (joint.free - available)
+    operands = {operand for node in outside for operand in node.all_input_nodes}
+    passed_on = {gradient for gradient in joint.gradients if isinstance(gradient, fx.Node)}
+    return [node for node in joint.in_order((operands | passed_on) & available) if may_be_saved(node)]
+
+
+def is_item_of_tuple(node: fx.Node) -> bool:
+    """Tell whether a node picks an item out of a value that is a tuple."""
+    return node.op == "call_function" and len(node.all_input_nodes) == 1 and is_tuple(node.all_input_nodes[0])
+
+
+def may_be_saved(node: fx.Node) -> bool:
+    """Tell whether a value can be handed over: attributes are read by both halves, tuples go item by item."""
+    return node.op != "get_attr" and not is_tuple(node)
