@@ -74,6 +74,22 @@ class VerifierError(PrecastError, RuntimeError):
     """A program breaks a rule that every later stage relies on."""
 
 
+class NodeMismatchError(VerifierError):
+    """A node computed something else than tracing promised: another dtype, size, stride or device.
+
+    Fails: a fake kernel that says "contiguous" where the real one returns a transposed tensor.
+    Fixed: make the fake kernel return ``torch.empty_strided`` with the strides of the real one.
+    """
+
+
+class ToolMissingError(PrecastError, RuntimeError):
+    """The request needs a program that is not installed.
+
+    Fails: ``draw_graph(graph_module, "graph.pdf")`` without graphviz.
+    Fixed: ``draw_graph(graph_module, "graph.svg")``, or install graphviz.
+    """
+
+
 class LoweringError(PrecastError, RuntimeError):
     """An operator has no native rule where one is required."""
 

@@ -1,0 +1,67 @@
+"""Compilers that come along: the graph as it is, checked, printed, drawn, dumped, minified, or through TorchScript.
+
+A compiler takes ``(graph_module, example_inputs)`` and returns a callable. Names are imported when first used, so that
+the registry of backends can be asked by anyone without importing torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+# Public name → the module that defines it.
+_HOMES = {
+    "Backend": "precast.compilers.registry",
+    "debug_compile": "precast.compilers.debug_folder",
+    "debug_nop": "precast.compilers.checking_interpreter",
+    "draw_graph": "precast.compilers.drawing",
+    "draw_graph_compile": "precast.compilers.drawing",
+    "fx_graph_cse": "precast.compilers.common_subexpressions",
+    "get_backend": "precast.compilers.registry",
+    "get_inputs": "precast.compilers.input_metadata",
+    "graph_dumper_aot": "precast.compilers.graph_dumper",
+    "in_child_process": "precast.compilers.child_process",
+    "list_backends": "precast.compilers.registry",
+    "load_graph": "precast.compilers.saved_graph",
+    "minifier": "precast.compilers.minify",
+    "nop": "precast.compilers.unchanged",
+    "print_compile": "precast.compilers.unchanged",
+    "register_backend": "precast.compilers.registry",
+    "save_graph": "precast.compilers.saved_graph",
+    "simple_ts_compile": "precast.compilers.torchscript",
+    "ts_compile": "precast.compilers.torchscript",
+}
+
+__all__ = [*sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'precast.compilers' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+if TYPE_CHECKING:
+    from precast.compilers.child_process import in_child_process as in_child_process
+    from precast.compilers.common_subexpressions import fx_graph_cse as fx_graph_cse
+    from precast.compilers.debug_folder import debug_compile as debug_compile
+    from precast.compilers.checking_interpreter import debug_nop as debug_nop
+    from precast.compilers.drawing import draw_graph as draw_graph
+    from precast.compilers.drawing import draw_graph_compile as draw_graph_compile
+    from precast.compilers.graph_dumper import graph_dumper_aot as graph_dumper_aot
+    from precast.compilers.input_metadata import get_inputs as get_inputs
+    from precast.compilers.minify import minifier as minifier
+    from precast.compilers.unchanged import nop as nop
+    from precast.compilers.unchanged import print_compile as print_compile
+    from precast.compilers.registry import Backend as Backend
+    from precast.compilers.registry import get_backend as get_backend
+    from precast.compilers.registry import list_backends as list_backends
+    from precast.compilers.registry import register_backend as register_backend
+    from precast.compilers.saved_graph import load_graph as load_graph
+    from precast.compilers.saved_graph import save_graph as save_graph
+    from precast.compilers.torchscript import simple_ts_compile as simple_ts_compile
+    from precast.compilers.torchscript import ts_compile as ts_compile
