@@ -5,6 +5,7 @@ No other file of the package reads the environment.
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -117,7 +118,7 @@ def _parse_directory(value: object) -> Path:
 
 
 def _parse_compiler(value: object) -> object:
-    if value is not None and not (isinstance(value, str) and value.strip()):
+    if value is not None and not (isinstance(value, str) and shlex.split(value)):
         raise ValueError("it is a command")
     return value
 

@@ -1,0 +1,5 @@
+"""Lets ``python -m precast`` do what ``precast`` does."""
+
+from precast.cli import main
+
+main()

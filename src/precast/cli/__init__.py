@@ -1,0 +1,69 @@
+"""The ``precast`` command: one file a subcommand, imported when that subcommand is called.
+
+So ``precast --help`` stays quick and needs no torch. A subcommand's file holds a ``typer.Typer`` called ``app``.
+"""
+
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from precast._version import __version__
+from precast.errors import PrecastError
+
+# Subcommand, which is also its file → what the help says of it.
+SUBCOMMANDS = {
+    "doctor": "Check that this machine has what Precast needs.",
+}
+
+
+class _LazyCommand(TyperCommand):
+    """Stands in the help for a subcommand whose file is not imported until it is called."""
+
+    # Typer has no public name for the types of these arguments.
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        app = import_module(f"precast.cli.{self.name}").app
+        return get_command(app).make_context(info_name, args, parent, **extra)
+
+
+class _PrecastGroup(TyperGroup):
+    """The subcommands; tells a user's error as a message, and shows where it was raised only under ``--debug``."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.commands = {name: _LazyCommand(name, help=summary) for name, summary in SUBCOMMANDS.items()}
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PrecastError as error:
+            if ctx.params["debug"]:
+                raise
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(cls=_PrecastGroup, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"precast {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog="Exit codes: 0 done, 1 failed, 2 called wrongly.")
+def precast(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where in Precast an error was raised.")] = False,
+) -> None:
+    """Compile PyTorch programs ahead of time: the forward, the backward and the whole training step."""
+
+
+def main() -> None:
+    """Run the command that the process was started with."""
+    app(prog_name="precast")

@@ -1,0 +1,76 @@
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from precast import __version__, cli
+from precast.errors import PrecastError
+
+
+@pytest.fixture
+def run():
+    return lambda *arguments: CliRunner().invoke(cli.app, arguments)
+
+
+@pytest.fixture
+def failing_subcommand(monkeypatch):
+    module = typer.Typer(add_completion=False)
+
+    @module.command()
+    def fail():
+        raise PrecastError("the stove is cold", why="it is off", fix="turn it on")
+
+    monkeypatch.setitem(cli.SUBCOMMANDS, "fail", "Fail.")
+    monkeypatch.setattr(cli, "import_module", lambda name: type("", (), {"app": module}))
+
+
+def test_version(run):
+    result = run("--version")
+    assert (result.exit_code, result.output) == (0, f"precast {__version__}\n")
+
+
+def test_help_lists_the_subcommands(run):
+    result = run("--help")
+    assert result.exit_code == 0
+    for name, summary in cli.SUBCOMMANDS.items():
+        assert name in result.output
+        assert summary in result.output
+
+
+@pytest.mark.parametrize("name", cli.SUBCOMMANDS)
+def test_a_subcommand_says_of_itself_what_the_list_says(run, name):
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    assert cli.SUBCOMMANDS[name] in result.output
+
+
+def test_help_imports_neither_torch_nor_any_subcommand():
+    code = (
+        "import sys; from typer.testing import CliRunner; from precast.cli import app, SUBCOMMANDS;"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0;"
+        "loaded = {'torch', *(f'precast.cli.{name}' for name in SUBCOMMANDS)} & sys.modules.keys();"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_package_runs_as_a_module():
+    result = subprocess.run([sys.executable, "-m", "precast", "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout == f"precast {__version__}\n"
+
+
+def test_a_precast_error_is_told_without_a_traceback(run, failing_subcommand):
+    result = run("fail")
+    assert result.exit_code == 1
+    assert result.stderr == "error: the stove is cold\n  why: it is off\n  fix: turn it on\n"
+
+
+def test_debug_shows_where_an_error_was_raised(run, failing_subcommand):
+    assert isinstance(run("--debug", "fail").exception, PrecastError)
+
+
+@pytest.mark.parametrize("arguments", [["--wrong"], ["docter"], ["doctor", "--wrong"]])
+def test_a_wrong_call_exits_with_2(run, arguments):
+    assert run(*arguments).exit_code == 2
