@@ -1,0 +1,52 @@
+"""The contracts that ``lint-imports`` checks really forbid what they are there to forbid."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.repository.sources import ROOT
+
+SKELETON = ["__init__", "__main__", "_version", "errors", "options", "cli/__init__"]
+
+
+def lint(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run our contracts on a package called precast that has just these files besides the obligatory ones."""
+    for name, code in (dict.fromkeys(SKELETON, "") | files).items():
+        path = folder / "precast" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+    program = Path(sys.executable).with_name("lint-imports")
+    command = [program, "--no-cache", "--no-logo", "--config", ROOT / "pyproject.toml"]
+    return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True)
+
+
+def test_imports_that_point_down_are_kept(tmp_path):
+    result = lint(tmp_path, {"capture/__init__": "import precast.ir", "ir/__init__": "import torch, precast.errors"})
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        ("ir/__init__", "precast.capture"),
+        ("capture/__init__", "precast.lower"),
+        ("runtime/__init__", "precast.ir"),
+        ("artifact/__init__", "precast.runtime"),
+        ("runtime/load", "torch"),
+        ("artifact/archive", "torch.nn"),
+        ("build/__init__", "functorch"),
+    ],
+)
+def test_a_wrong_import_is_refused(tmp_path, importer, imported):
+    folders = {f"{name}/__init__": "" for name in ["capture", "lower", "build", "ir", "runtime", "artifact"]}
+    result = lint(tmp_path, folders | {importer: f"import {imported}"})
+    assert result.returncode == 1
+    assert f"is not allowed to import {imported.removesuffix('.nn')}" in result.stdout
+
+
+def test_a_module_without_a_layer_is_refused(tmp_path):
+    result = lint(tmp_path, {"miscellany": ""})
+    assert result.returncode == 1
+    assert "miscellany" in result.stdout
