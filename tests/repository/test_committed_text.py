@@ -25,7 +25,7 @@ def unwanted_in(text: str) -> Iterator[tuple[int, str]]:
 
 
 def committed_texts() -> Iterator[tuple[str, str]]:
-    # Containers often run as another user than the owner of the checkout, which git refuses unless told that it is fine.
+    # In containers the checkout often belongs to another user, which git refuses unless told that it is fine.
     command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listing.stdout.split("\0")[:-1]:
