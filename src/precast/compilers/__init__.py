@@ -21,6 +21,7 @@ _HOMES = {
     "in_child_process": "precast.compilers.child_process",
     "list_backends": "precast.compilers.registry",
     "load_graph": "precast.compilers.saved_graph",
+    "load_inputs": "precast.compilers.saved_graph",
     "minifier": "precast.compilers.minify",
     "nop": "precast.compilers.unchanged",
     "print_compile": "precast.compilers.unchanged",
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from precast.compilers.registry import list_backends as list_backends
     from precast.compilers.registry import register_backend as register_backend
     from precast.compilers.saved_graph import load_graph as load_graph
+    from precast.compilers.saved_graph import load_inputs as load_inputs
     from precast.compilers.saved_graph import save_graph as save_graph
     from precast.compilers.torchscript import simple_ts_compile as simple_ts_compile
     from precast.compilers.torchscript import ts_compile as ts_compile

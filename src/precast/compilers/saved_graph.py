@@ -1,0 +1,151 @@
+"""Graphs saved as folders that Python can import: ``module.py``, the inputs' metadata, tensors beside it.
+
+Loading one runs its ``module.py``, as importing it would: open only what you or someone you trust saved.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch._subclasses import FakeTensorMode
+from torch.fx.proxy import GraphAppendingTracer, Proxy
+from torch.overrides import TorchFunctionMode
+
+from precast.compilers.graph_source import TENSORS_FILE, graph_source
+from precast.compilers.input_metadata import INPUTS_FILE, get_inputs, read_input_metadata, write_input_metadata
+from precast.compilers.tensor_file import read_tensors, write_tensors
+from precast.ir.node_meta import set_value
+
+MODULE_FILE = "module.py"
+EXAMPLES_FILE = "example_inputs.safetensors"
+
+_MAIN = '''"""Run the graph in this folder on its saved example inputs, or else on random ones: python FOLDER"""
+
+from pathlib import Path
+
+from module import FxModule
+from precast.compilers import load_inputs
+
+print(FxModule()(*load_inputs(Path(__file__).parent)))
+'''
+
+
+def save_graph(graph_module: fx.GraphModule, folder: str | Path, inputs: Sequence[object]) -> Path:
+    """Save the graph and the metadata of its inputs; ``python FOLDER`` runs it, ``from FOLDER import FxModule`` imports it."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    source = graph_source(graph_module)
+    (folder / MODULE_FILE).write_text(source.text())
+    (folder / "__init__.py").write_text("from .module import FxModule as FxModule\n")
+    (folder / "__main__.py").write_text(_MAIN)
+    if source.tensors:
+        write_tensors(folder / TENSORS_FILE, source.tensors)
+    write_input_metadata(folder / INPUTS_FILE, placeholder_names(graph_module), inputs)
+    return folder
+
+
+def save_example_inputs(folder: Path, names: Sequence[str], inputs: Sequence[object]) -> None:
+    """Save the values of inputs beside a saved graph; numbers go as tensors of one element."""
+    tensors = {
+        name: value if isinstance(value, torch.Tensor) else torch.tensor(value)
+        for name, value in zip(names, inputs, strict=True)
+        if value is not None
+    }
+    write_tensors(folder / EXAMPLES_FILE, tensors)
+
+
+def load_inputs(folder: str | Path) -> list[object]:
+    """Return a saved graph's example inputs if they were saved, else random ones that fit."""
+    folder = Path(folder)
+    if not (folder / EXAMPLES_FILE).exists():
+        return get_inputs(folder)
+    tensors = read_tensors(folder / EXAMPLES_FILE)
+    metadata = [(str(entry["name"]), entry["type"]) for entry in read_input_metadata(folder)]
+    return [
+        tensors[name] if kind == "Tensor" else tensors[name].item() if name in tensors else None
+        for name, kind in metadata
+    ]
+
+
+def load_graph(folder: str | Path) -> fx.GraphModule:
+    """Return a saved graph as a graph module again, each node with its fake value."""
+    module = load_module(folder)
+    graph_module = _record(module)
+    _set_fake_values(graph_module, load_inputs(folder))
+    return graph_module
+
+
+def load_module(folder: str | Path) -> torch.nn.Module:
+    """Import a saved graph's ``FxModule`` and make one; no name in ``sys.modules`` is taken."""
+    path = Path(folder) / MODULE_FILE
+    specification = importlib.util.spec_from_file_location(f"precast_saved_{path.parent.name}", path)
+    assert specification is not None
+    assert specification.loader is not None
+    namespace = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(namespace)
+    module = namespace.FxModule()
+    assert isinstance(module, torch.nn.Module)
+    return module
+
+
+def placeholder_names(graph_module: fx.GraphModule) -> list[str]:
+    """Return the names of the graph's inputs, in order."""
+    return [node.name for node in graph_module.graph.find_nodes(op="placeholder")]
+
+
+class _Attributes:
+    """Stands for ``self`` while a forward is recorded: each attribute read becomes a node."""
+
+    def __init__(self, tracer: GraphAppendingTracer):
+        self._tracer = tracer
+
+    def __getattr__(self, name: str) -> Proxy:
+        return self._tracer.create_proxy("get_attr", name, (), {})
+
+
+class _RecordOps(TorchFunctionMode):
+    """Turns every call of an op into a node, also of ops that take no tensor."""
+
+    def __init__(self, tracer: GraphAppendingTracer):
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if isinstance(func, OpOverload):
+            return self._tracer.create_proxy("call_function", func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def _record(module: torch.nn.Module) -> fx.GraphModule:
+    """Return the graph of a generated ``forward``: straight-line code that only calls ops."""
+    for name, child in module.named_children():
+        setattr(module, name, _record(child))
+    graph = fx.Graph()
+    tracer = GraphAppendingTracer(graph)
+    forward = type(module).forward
+    names = forward.__code__.co_varnames[1 : forward.__code__.co_argcount]
+    placeholders = [Proxy(graph.placeholder(name), tracer) for name in names]
+    with _RecordOps(tracer):
+        results = forward(_Attributes(tracer), *placeholders)
+    graph.output(tracer.create_arg(results))
+    return fx.GraphModule(module, graph)
+
+
+class _FakeValues(fx.Interpreter):
+    """Runs a graph on fake tensors and keeps each node's value."""
+
+    def run_node(self, n: fx.Node) -> object:
+        result: object = super().run_node(n)
+        if n.op != "output" and not isinstance(result, torch.nn.Module):
+            set_value(n, result)
+        return result
+
+
+def _set_fake_values(graph_module: fx.GraphModule, inputs: Sequence[object]) -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+    with mode:
+        _FakeValues(graph_module).run(*fakes)

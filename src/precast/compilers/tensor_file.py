@@ -1,0 +1,102 @@
+"""Tensors in a file of the safetensors layout: data only, nothing to execute.
+
+The layout: eight bytes that give the header's length, a JSON header, then the tensors' bytes one after the other. What
+the layout has no word for (strides, rare dtypes) is a note in its ``__metadata__``. ``read_tensors`` and ``lay_out``
+need nothing but torch and json, so that saved graphs carry their source with them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from precast.errors import InputValueError
+
+_LAYOUT_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write ``tensors`` under their names; values, dtypes, sizes and strides come back as they are."""
+    header: dict[str, object] = {"__metadata__": {name: json.dumps(_note(tensor)) for name, tensor in tensors.items()}}
+    blocks, offset = [], 0
+    for name, tensor in tensors.items():
+        block = _bytes_of(name, tensor)
+        named = _LAYOUT_NAMES.get(tensor.dtype)
+        # A dtype that the layout has no name for goes as its bytes.
+        shape = list(tensor.shape) if named else [*tensor.shape, tensor.element_size()]
+        header[name] = {"dtype": named or "U8", "shape": shape, "data_offsets": [offset, offset + len(block)]}
+        blocks.append(block)
+        offset += len(block)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.writelines(blocks)
+
+
+def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
+    """Read a file that ``write_tensors`` wrote."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    notes, tensors = header.pop("__metadata__"), {}
+    for name, entry in header.items():
+        note, (begin, end) = json.loads(notes[name]), entry["data_offsets"]
+        dtype = getattr(torch, note["dtype"])
+        values = torch.frombuffer(bytearray(data[begin:end]), dtype=dtype) if end > begin else torch.empty(0, dtype=dtype)
+        tensors[name] = lay_out(values.view(note["shape"]), note["stride"]).to(note["device"])
+    return tensors
+
+
+def lay_out(values: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """Return a tensor of these values and strides; where a stride is 0, the first value counts."""
+    kept = values[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]
+    return torch.empty_strided(kept.shape, stride, dtype=values.dtype, device=values.device).copy_(kept).expand(values.shape)
+
+
+def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Tell whether two elements may share memory in a way that expanding does not explain."""
+    reach = 0
+    for step, length in sorted((step, length) for step, length in zip(stride, shape, strict=True) if length > 1 and step):
+        if step <= reach:
+            return True
+        reach += step * (length - 1)
+    return False
+
+
+def _note(tensor: torch.Tensor) -> dict[str, object]:
+    strided = tensor.contiguous() if overlaps(tensor.shape, tensor.stride()) else tensor
+    return {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+        "stride": list(strided.stride()),
+        "device": str(tensor.device),
+    }
+
+
+def _bytes_of(name: str, tensor: torch.Tensor) -> bytes:
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise InputValueError(
+            f"tensor {name!r} cannot be saved: it is {'quantized' if tensor.is_quantized else tensor.layout}",
+            why="the file holds plain strided tensors",
+            fix="save it as the plain tensors it is made of",
+        )
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
