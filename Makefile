@@ -18,22 +18,22 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 .PHONY: test
-test: lint compiler ## check the style, then run the doctests and the fast tests
+test: compiler lint ## check the style, then run the doctests and the fast tests
 	$(call say,fast tests)
 	@$(PYTEST) $(FAST)
 
 .PHONY: test-all
-test-all: lint compiler ## the same with every test that needs no GPU (long)
+test-all: compiler lint ## the same with every test that needs no GPU (long)
 	$(call say,all tests but those for a GPU)
 	@$(PYTEST) -m "not gpu"
 
 .PHONY: demo
-demo: $(READY) compiler ## compile a model, run it and compare it with PyTorch
+demo: compiler $(READY) ## compile a model, run it and compare it with PyTorch
 	$(call say,demo)
 	@$(BIN)/python examples/demo.py
 
 .PHONY: bench
-bench: $(READY) compiler ## run every benchmark, or BENCHMARKS=benchmarks/one.py
+bench: compiler $(READY) ## run every benchmark, or BENCHMARKS=benchmarks/one.py
 	@set -e; for script in $(BENCHMARKS); do echo "==> $$script"; $(BIN)/python $$script; done
 
 .PHONY: lint
