@@ -6,13 +6,13 @@ Loading one runs its ``module.py``, as importing it would: open only what you or
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from types import FunctionType
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 from torch.fx.proxy import GraphAppendingTracer, Proxy
-from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from precast.compilers.graph_source import TENSORS_FILE, graph_source
 from precast.compilers.input_metadata import INPUTS_FILE, get_inputs, read_input_metadata, write_input_metadata
@@ -106,17 +106,20 @@ class _Attributes:
         return self._tracer.create_proxy("get_attr", name, (), {})
 
 
-class _RecordOps(TorchFunctionMode):
-    """Turns every call of an op into a node, also of ops that take no tensor."""
+class _Torch:
+    """Stands for ``torch`` while a forward is recorded: each call of an op becomes a node, also of one without tensors."""
 
-    def __init__(self, tracer: GraphAppendingTracer):
-        super().__init__()
-        self._tracer = tracer
+    def __init__(self, tracer: GraphAppendingTracer, real: object = torch):
+        self._tracer, self._real = tracer, real
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        if isinstance(func, OpOverload):
-            return self._tracer.create_proxy("call_function", func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+    def __getattr__(self, name: str) -> object:
+        value = getattr(self._real, name)
+        return _Torch(self._tracer, value) if self._real is not torch or name == "ops" else value
+
+    def __call__(self, *args: object, **kwargs: object) -> Proxy:
+        # Some higher-order ops take an op as an argument.
+        arguments = tree_map_only(_Torch, lambda op: op._real, (args, kwargs))
+        return self._tracer.create_proxy("call_function", self._real, *arguments)
 
 
 def _record(module: torch.nn.Module) -> fx.GraphModule:
@@ -128,8 +131,8 @@ def _record(module: torch.nn.Module) -> fx.GraphModule:
     forward = type(module).forward
     names = forward.__code__.co_varnames[1 : forward.__code__.co_argcount]
     placeholders = [Proxy(graph.placeholder(name), tracer) for name in names]
-    with _RecordOps(tracer):
-        results = forward(_Attributes(tracer), *placeholders)
+    recording = FunctionType(forward.__code__, {**forward.__globals__, "torch": _Torch(tracer)})
+    results = recording(_Attributes(tracer), *placeholders)
     graph.output(tracer.create_arg(results))
     return fx.GraphModule(module, graph)
 
