@@ -44,7 +44,7 @@ lint: $(READY) ## check style, formatting, types and the direction of imports
 	$(call say,mypy)
 	@$(BIN)/mypy --no-error-summary
 	$(call say,import-linter)
-	@$(BIN)/lint-imports --no-logo
+	@report=$$($(BIN)/lint-imports --no-logo) || { echo "$$report"; exit 1; }
 
 .PHONY: format
 format: $(READY) ## format the code and mend what ruff can mend by itself
