@@ -1,0 +1,6 @@
+"""From a callable and example inputs to a graph: trees, state, dynamic sizes, and one run on fake tensors."""
+
+from precast.capture.capture import capture
+from precast.capture.dynamic_shapes import Dim
+
+__all__ = ["Dim", "capture"]

@@ -1,0 +1,125 @@
+"""From a callable and example inputs to a program, by running it once on fake tensors."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from precast.capture.prepare import PreparedCall, prepare
+from precast.ir.node_meta import value_of
+from precast.ir.program import Program
+from precast.ir.signature import (
+    ArgumentSpec,
+    ConstantArgument,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    Signature,
+    SymIntArgument,
+    TensorArgument,
+)
+from precast.ir.verifier import verify
+from precast.tracing.dead_code import remove_dead_nodes
+from precast.tracing.lifted_constants import lift_constants
+from precast.tracing.session import tracing_session
+from precast.tracing.trace import Decompositions, rename_placeholders, trace
+
+
+def capture(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    decompositions: Decompositions | None = None,
+    pre_dispatch: bool = False,
+) -> Program:
+    """Record what ``function(*args, **kwargs)`` does, as a flat graph of ATen ops over lifted state.
+
+    No real computation happens and nothing that the caller can see changes. Parameters, buffers and other tensors that
+    the program meets become inputs, each once; Python values are constants.
+
+    >>> program = capture(torch.nn.Linear(3, 2), (torch.ones(1, 3),))
+    >>> [spec.arg.name for spec in program.signature.inputs]
+    ['p_weight', 'p_bias', 'input']
+    """
+    with tracing_session():
+        call = prepare(function, args, kwargs, dynamic_shapes=dynamic_shapes)
+        module = trace(
+            call.flat,
+            call.fake_inputs,
+            call.fakes.mode,
+            decompositions=decompositions,
+            pre_dispatch=pre_dispatch,
+            module_names=call.module_names,
+        )
+        program = as_program(call, module)
+    verify(program, after="capture")
+    return program
+
+
+def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
+    """Name the inputs, lift constants, drop dead code, and write the signature for a freshly traced graph."""
+    out_tree = call.flat.out_tree
+    assert out_tree is not None, "the call was traced"
+    module = rename_placeholders(module, call.input_names)
+    state = {item.target: item.tensor for item in call.state}
+    constants = sum(item.kind is InputKind.CONSTANT_TENSOR for item in call.state)
+    lifted = lift_constants(module, call.fakes, position=len(state), first_number=constants)
+    state |= {name.removeprefix("c_"): tensor for name, tensor in lifted.items()}
+    lifted_specs = [
+        InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name.removeprefix("c_")) for name in lifted
+    ]
+    specs = [*_state_specs(call), *lifted_specs, *_user_specs(call)]
+    remove_dead_nodes(module.graph)
+    specs = _without_unused_constants(module.graph, specs)
+    module.recompile()
+    kept = {spec.target for spec in specs}
+    return Program(
+        module=module,
+        signature=Signature(tuple(specs), _output_specs(module.graph), call.call.tree, out_tree),
+        state={name: tensor for name, tensor in state.items() if name in kept},
+        sizes=call.fakes.sizes(),
+    )
+
+
+def _state_specs(call: PreparedCall) -> list[InputSpec]:
+    return [
+        InputSpec(item.kind, TensorArgument(name), item.target, item.persistent)
+        for item, name in zip(call.state, call.input_names, strict=False)
+    ]
+
+
+def _user_specs(call: PreparedCall) -> list[InputSpec]:
+    names = call.input_names[len(call.state) :]
+    return [
+        InputSpec(
+            InputKind.USER_INPUT,
+            TensorArgument(name) if isinstance(leaf, torch.Tensor) else ConstantArgument(name, leaf),
+        )
+        for name, leaf in zip(names, call.call.leaves, strict=True)
+    ]
+
+
+def _without_unused_constants(graph: fx.Graph, specs: list[InputSpec]) -> list[InputSpec]:
+    """Constants that the program met but did not use are no inputs."""
+    unused = {node.name: node for node in graph.nodes if node.op == "placeholder" and not node.users}
+    dropped = [s for s in specs if s.kind is InputKind.CONSTANT_TENSOR and s.arg.name in unused]
+    for spec in dropped:
+        graph.erase_node(unused[spec.arg.name])
+    return [spec for spec in specs if spec not in dropped]
+
+
+def _output_specs(graph: fx.Graph) -> tuple[OutputSpec, ...]:
+    results = graph.output_node().args[0]
+    assert isinstance(results, tuple), "traced graphs return one flat tuple"
+    return tuple(OutputSpec(OutputKind.USER_OUTPUT, argument_spec(result, i)) for i, result in enumerate(results))
+
+
+def argument_spec(result: object, position: int) -> ArgumentSpec:
+    """How a graph's result is known in a signature."""
+    if not isinstance(result, fx.Node):
+        return ConstantArgument(f"output_{position}", result)
+    return TensorArgument(result.name) if isinstance(value_of(result), torch.Tensor) else SymIntArgument(result.name)

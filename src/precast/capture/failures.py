@@ -1,0 +1,45 @@
+"""Turns what torch raises while tracing into errors that name the user's line and the way out."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from precast.errors import DataDependentError, UnsupportedOpError
+from precast.tracing.provenance import users_line
+
+_ON_DATA = (DataDependentOutputException, GuardOnDataDependentSymNode)
+_ON_OPERATOR = (UnsupportedOperatorException, UnsupportedFakeTensorException, DynamicOutputShapeException)
+
+
+@contextmanager
+def explained_failures() -> Iterator[None]:
+    """Errors of the user's own code pass through; those of tracing come out in our words."""
+    try:
+        yield
+    except _ON_DATA as error:
+        raise DataDependentError(
+            "The program decides in Python on a value that only running it can give.",
+            at=users_line(error.__traceback__),
+            why=_first_line(error),
+            fix="Use torch.where or torch.cond for the choice, torch._check to state what must hold, "
+            "or compute the value outside and pass it in.",
+        ) from error
+    except _ON_OPERATOR as error:
+        raise UnsupportedOpError(
+            f"The operator {getattr(error, 'func', '')} cannot be traced.".replace("  ", " "),
+            at=users_line(error.__traceback__),
+            why=_first_line(error) or "it has no kernel for fake tensors, so the shape of its result is unknown",
+            fix="Give the operator a fake kernel with torch.library.register_fake, or move it out of the program.",
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,188 @@
+"""Everything between a user's callable and a flat function on fake tensors that stages can trace.
+
+Before: ``model(x, mask=m)`` over real tensors.
+After:  ``flat(p_weight, b_mean, c_scale, x, mask) -> [outputs]`` and fake inputs for it, state first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.capture.call import FlatCall, as_identifier, check_tensors, flatten_call
+from precast.capture.dynamic_shapes import (
+    DerivedDim,
+    Dim,
+    DimHint,
+    DimSpec,
+    TensorDims,
+    normalize_dynamic_shapes,
+    root_example,
+)
+from precast.capture.failures import explained_failures
+from precast.capture.module_state import StateTensor, constant_names, module_names, module_state, root_modules
+from precast.capture.python_state import watched_python_state
+from precast.errors import InputTypeError, StateMutationError
+from precast.ir.signature import InputKind
+from precast.tracing.captured_tensors import CapturedTensors
+from precast.tracing.fake_inputs import DimensionPlan, DynamicSize, FakeInputs
+from precast.tracing.provenance import innermost_users_line, run_users_code
+
+_PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
+
+
+class FlatCallable:
+    """The user's callable over flat inputs: state first, then the leaves of its arguments.
+
+    Tensors of the state are exchanged for the given inputs wherever the program meets them. The tree of the results
+    is known after the first run, in ``out_tree``.
+    """
+
+    def __init__(self, function: Callable[..., Any], state: Sequence[torch.Tensor], tree: pytree.TreeSpec) -> None:
+        self._function = function
+        self._state = tuple(state)
+        self._tree = tree
+        self.out_tree: pytree.TreeSpec | None = None
+
+    def __call__(self, *flat: Any) -> list[Any]:
+        stand_ins = dict(zip(map(id, self._state), flat, strict=False))
+        return self._run(CapturedTensors(stand_ins), flat[len(self._state) :])
+
+    def discover(
+        self, flat: Sequence[Any], make_stand_in: Callable[[torch.Tensor], torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Run once to find the tensors that the program meets beyond its known state."""
+        captured = CapturedTensors(dict(zip(map(id, self._state), flat, strict=False)), make_stand_in)
+        self._run(captured, flat[len(self._state) :])
+        return captured.discovered
+
+    def _run(self, captured: CapturedTensors, leaves: Sequence[Any]) -> list[Any]:
+        args, kwargs = pytree.tree_unflatten(list(leaves), self._tree)
+
+        def update_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
+            stand_in = captured.substitute(buffer)
+            if stand_in.shape != value.shape or stand_in.dtype != value.dtype:
+                raise StateMutationError(
+                    "The program replaces a buffer by a tensor of another shape or dtype.",
+                    at=innermost_users_line(),
+                    why=f"{stand_in.dtype} {tuple(stand_in.shape)} would become {value.dtype} {tuple(value.shape)}",
+                    fix="Keep the buffer's shape, or return the tensor instead.",
+                )
+            stand_in.copy_(value)
+
+        with explained_failures(), watched_python_state(self._function, update_buffer), captured.exchanged():
+            result = run_users_code(self._function, *args, **kwargs)
+        outputs, self.out_tree = pytree.tree_flatten(result)
+        _check_outputs(outputs)
+        return [captured.substitute(output) for output in outputs]
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """A call that is ready to be traced.
+
+    ``flat(*fake_inputs)`` runs it; ``state`` are the real tensors behind the first inputs, in order.
+    """
+
+    flat: FlatCallable
+    call: FlatCall
+    state: tuple[StateTensor, ...]
+    fakes: FakeInputs
+    fake_inputs: tuple[Any, ...]
+    input_names: tuple[str, ...]
+    module_names: Mapping[int, str]
+
+
+def prepare(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+) -> PreparedCall:
+    """Flatten the call, find its state, make fake inputs. Must run inside a ``tracing_session``."""
+    call = flatten_call(function, args, kwargs)
+    roots = root_modules(function)
+    state = module_state(roots)
+    check_tensors(call, state)
+    fakes = FakeInputs()
+    dims = normalize_dynamic_shapes(function, args, kwargs or {}, dynamic_shapes)
+    fake_leaves = [_fake_leaf(fakes, leaf, dim) for leaf, dim in zip(call.leaves, dims, strict=True)]
+    fake_state = [fakes.fake(item.tensor) for item in state]
+
+    fake_constants: list[torch.Tensor] = []
+
+    def make_stand_in(tensor: torch.Tensor) -> torch.Tensor:
+        fake_constants.append(fakes.fake(tensor))
+        return fake_constants[-1]
+
+    first = FlatCallable(function, [item.tensor for item in state], call.tree)
+    with fakes.mode:
+        discovered = first.discover([*fake_state, *fake_leaves], make_stand_in)
+    names = constant_names(roots, function)
+    state += [
+        StateTensor(names.get(id(tensor), f"lifted_tensor_{i}"), InputKind.CONSTANT_TENSOR, tensor)
+        for i, tensor in enumerate(discovered)
+    ]
+    flat = FlatCallable(function, [item.tensor for item in state], call.tree)
+    state_names = [_PREFIXES[item.kind] + as_identifier(item.target) for item in state]
+    return PreparedCall(
+        flat=flat,
+        call=call,
+        state=tuple(state),
+        fakes=fakes,
+        fake_inputs=(*fake_state, *fake_constants, *fake_leaves),
+        input_names=tuple(unique_names([*state_names, *call.names])),
+        module_names=module_names(roots),
+    )
+
+
+def _fake_leaf(fakes: FakeInputs, leaf: Any, dims: TensorDims | None) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    assert dims is not None, "every tensor leaf has an entry"
+    plan = [
+        _plan(fakes, spec, size, f"{dims.path}.shape[{i}]")
+        for i, (spec, size) in enumerate(zip(dims.dims, leaf.shape, strict=True))
+    ]
+    return fakes.fake(leaf, plan)
+
+
+def _plan(fakes: FakeInputs, spec: DimSpec, size: int, path: str) -> DimensionPlan:
+    if isinstance(spec, DimHint) and spec is not DimHint.STATIC:
+        fakes.declare(path, example=size, seen_at=path)
+        return DynamicSize(path)
+    if isinstance(spec, (Dim, DerivedDim)):
+        root, example = root_example(spec, size, path)
+        fakes.declare(root.name, example=example, seen_at=path, size_range=root.range)
+        return DynamicSize(root.name) if isinstance(spec, Dim) else DynamicSize(root.name, spec.scale, spec.offset)
+    return None
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names with a numeric suffix where one repeats, counting up one that is there already."""
+    taken: set[str] = set()
+    unique: list[str] = []
+    for name in names:
+        stem, _, number = name.rpartition("_")
+        stem, count = (stem, int(number)) if stem and number.isdigit() else (name, 0)
+        while name in taken:
+            count += 1
+            name = f"{stem}_{count}"
+        taken.add(name)
+        unique.append(name)
+    return unique
+
+
+def _check_outputs(outputs: Sequence[Any]) -> None:
+    """Refuse results that a graph cannot return."""
+    plain = (torch.Tensor, int, float, complex, bool, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
+    for output in outputs:
+        if not isinstance(output, (*plain, torch.dtype, torch.device)):
+            raise InputTypeError(
+                f"The program returns a {type(output).__name__}.",
+                why="results are tensors, plain Python values, and containers of them",
+                fix="Return its tensors, or register the type with torch.utils._pytree.register_pytree_node.",
+            )

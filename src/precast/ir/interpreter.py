@@ -1,0 +1,77 @@
+"""The reference way to run a program: one ATen op after the other, exactly as the graph says.
+
+Slow, and right by construction; every faster way of running is compared with it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from precast.errors import InputValueError
+from precast.ir.program import Program
+from precast.ir.signature import ConstantArgument, InputKind, OutputKind
+
+_MUTATION_KINDS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+def interpret(program: Program, *args: Any, state: Mapping[str, torch.Tensor] | None = None, **kwargs: Any) -> Any:
+    """Run the program as the captured callable would run: same tree in, same tree out, same effects on its inputs.
+
+    >>> from precast.capture import capture
+    >>> interpret(capture(lambda pair: pair["a"] + pair["b"], ({"a": torch.ones(2), "b": torch.ones(2)},)),
+    ...           {"a": torch.zeros(2), "b": torch.ones(2)})
+    tensor([1., 1.])
+    """
+    flat_inputs = bind_inputs(program, args, kwargs, state if state is not None else program.state)
+    flat_outputs = fx.Interpreter(program.module).run(*flat_inputs)
+    apply_mutations(program, flat_inputs, flat_outputs)
+    user_outputs = [
+        value
+        for value, spec in zip(flat_outputs, program.signature.outputs, strict=True)
+        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    ]
+    return pytree.tree_unflatten(user_outputs, program.signature.out_tree)
+
+
+def bind_inputs(
+    program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, torch.Tensor]
+) -> list[Any]:
+    """The graph's flat inputs, in order, for one call of the original signature."""
+    leaves, tree = pytree.tree_flatten((args, kwargs))
+    if tree != program.signature.in_tree:
+        raise InputValueError(
+            "The arguments do not have the structure that the program was captured with.",
+            why=f"expected {program.signature.in_tree}, got {tree}",
+            fix="Call it with the same nesting of tuples, lists, dicts and keywords.",
+        )
+    remaining = iter(leaves)
+    bound: list[Any] = []
+    for spec in program.signature.inputs:
+        if spec.kind is not InputKind.USER_INPUT:
+            assert spec.target is not None, f"state input {spec.arg.name} has no target"
+            bound.append(state[spec.target])
+            continue
+        leaf = next(remaining)
+        if isinstance(spec.arg, ConstantArgument) and leaf != spec.arg.value:
+            raise InputValueError(
+                f"Argument {spec.arg.name} is {leaf!r}, but the program was captured with {spec.arg.value!r}.",
+                why="Python values are constants of a captured program",
+                fix="Pass the same value, or capture again.",
+            )
+        bound.append(leaf)
+    return bound
+
+
+def apply_mutations(program: Program, flat_inputs: list[Any], flat_outputs: list[Any]) -> None:
+    """Write the updated values of a functional program back into the inputs they belong to."""
+    by_target = {
+        spec.target if spec.target is not None else spec.arg.name: value
+        for spec, value in zip(program.signature.inputs, flat_inputs, strict=True)
+    }
+    with torch.no_grad():
+        for value, spec in zip(flat_outputs, program.signature.outputs, strict=True):
+            if spec.kind in _MUTATION_KINDS and spec.target is not None:
+                by_target[spec.target].copy_(value)

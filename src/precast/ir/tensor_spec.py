@@ -1,0 +1,86 @@
+"""What is known of a tensor before it exists: dtype, sizes (numbers or expressions), strides, device."""
+
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+Size = int | sympy.Expr
+"""A size or stride: a number, or an expression over the program's size symbols."""
+
+_SHORT_NAMES = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A short stable name: ``f32``, ``i64``, ``bool``; torch's own name for the rare ones."""
+    return _SHORT_NAMES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def as_size(value: int | torch.SymInt) -> Size:
+    """A symbolic integer as its expression; one that is already a number, as that number."""
+    if isinstance(value, int):
+        return value
+    expression = value.node.expr
+    return int(expression) if expression.is_number else expression
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """The shape of a tensor to come. Strides are ``None`` where the layout has none (sparse)."""
+
+    dtype: torch.dtype
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...] | None
+    device: torch.device
+    requires_grad: bool = False
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "TensorSpec":
+        strided = tensor.layout is torch.strided
+        return cls(
+            dtype=tensor.dtype,
+            shape=tuple(map(as_size, tensor.shape)),
+            strides=tuple(map(as_size, tensor.stride())) if strided else None,
+            device=tensor.device,
+            requires_grad=tensor.requires_grad,
+        )
+
+    @property
+    def is_symbolic(self) -> bool:
+        return any(not isinstance(size, int) for size in (*self.shape, *(self.strides or ())))
+
+    def text(self, *, strides: bool = False) -> str:
+        """``f32[2, s0]``, with ``strides=(s0, 1)`` behind it on demand; the device only where it is not the CPU."""
+        parts = [f"{dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]"]
+        if strides and self.strides is not None:
+            parts.append(f"strides=({', '.join(map(str, self.strides))})")
+        if self.device.type != "cpu":
+            parts.append(str(self.device))
+        return " ".join(parts)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def describe(value: object, *, strides: bool = False) -> str:
+    """A traced value in words: specs for tensors, expressions for symbolic numbers, nested for tuples."""
+    if isinstance(value, torch.Tensor):
+        return TensorSpec.of(value).text(strides=strides)
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return f"{type(value).__name__}({value.node.expr})"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(describe(item, strides=strides) for item in value)})"
+    return repr(value)

@@ -1,0 +1,99 @@
+"""Real tensors that a program meets on its way: parameters, buffers, closure variables, globals.
+
+While tracing, each is exchanged for a stand-in at the moment it enters a torch function, before autograd sees it, so
+gradients and in-place updates reach the stand-in exactly as they would reach the tensor itself. The user's modules and
+variables are never touched.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, is_fake
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.overrides import TorchFunctionMode
+
+_TRACED_TYPES = (FakeTensor, FunctionalTensor)
+
+
+def is_real_tensor(value: object) -> bool:
+    """Whether ``value`` is a tensor with data, and not one of tracing's own."""
+    if not isinstance(value, torch.Tensor) or type(value) in _TRACED_TYPES:
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    return not is_fake(value)
+
+
+class CapturedTensors:
+    """Which stand-in stands for which real tensor, by identity; grows when ``make_stand_in`` is given."""
+
+    def __init__(
+        self,
+        stand_ins: Mapping[int, torch.Tensor],
+        make_stand_in: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        self._stand_ins = dict(stand_ins)
+        self._make_stand_in = make_stand_in
+        self.discovered: list[torch.Tensor] = []
+
+    def substitute(self, value: Any) -> Any:
+        """``value`` with every real tensor in it exchanged; the same object where there was none."""
+        if isinstance(value, torch.Tensor):
+            return self._stand_in(value) if type(value) not in _TRACED_TYPES else value
+        if type(value) in (tuple, list):
+            items = [self.substitute(item) for item in value]
+            return type(value)(items) if any(map(_is_other, items, value)) else value
+        if type(value) is dict:
+            entries = {key: self.substitute(item) for key, item in value.items()}
+            return entries if any(map(_is_other, entries.values(), value.values())) else value
+        return value
+
+    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        known = self._stand_ins.get(id(tensor))
+        if known is not None or self._make_stand_in is None or not is_real_tensor(tensor):
+            return tensor if known is None else known
+        # Kept alive, so that its id stays its own.
+        self.discovered.append(tensor)
+        self._stand_ins[id(tensor)] = made = self._make_stand_in(tensor)
+        return made
+
+    @contextmanager
+    def exchanged(self) -> Iterator[None]:
+        """While active, torch functions called on this thread see stand-ins."""
+        with _substitution_in_autograd_functions(self), _SubstitutionMode(self):
+            yield
+
+
+class _SubstitutionMode(TorchFunctionMode):
+    def __init__(self, captured: CapturedTensors) -> None:
+        super().__init__()
+        self._captured = captured
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = self._captured.substitute(args)
+        return func(*args, **(self._captured.substitute(kwargs) if kwargs else {}))
+
+
+@contextmanager
+def _substitution_in_autograd_functions(captured: CapturedTensors) -> Iterator[None]:
+    """``torch.autograd.Function.apply`` is no torch function: its arguments are exchanged by a patch."""
+    thread = threading.get_ident()
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread:
+            args, kwargs = captured.substitute(args), captured.substitute(kwargs)
+        return original.__func__(cls, *args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original
+
+
+def _is_other(left: object, right: object) -> bool:
+    return left is not right

@@ -1,0 +1,64 @@
+"""One tracing session at a time, after which the process is as it was, whatever the user's code did."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+# Tracing sets process-wide flags and patches; two at once would see each other's.
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextmanager
+def tracing_session() -> Iterator[None]:
+    """Everything that must hold while the user's program is run on fake tensors, undone afterwards.
+
+    Libraries see ``torch.compiler.is_compiling()`` and ``is_exporting()``; the autograd engine stays on this thread;
+    saved-tensor hooks of the surroundings wait outside; random, grad-mode, autocast and default-dtype state come back.
+    """
+    with _ONE_AT_A_TIME, ExitStack() as stack:
+        stack.enter_context(_compiler_flags())
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(_without_saved_tensor_hooks())
+        stack.enter_context(_restored_modes())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        yield
+
+
+@contextmanager
+def _compiler_flags() -> Iterator[None]:
+    before = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = before
+
+
+@contextmanager
+def _without_saved_tensor_hooks() -> Iterator[None]:
+    """Hooks that the caller has active run at run time; traced in, they would see fake tensors."""
+    waiting = []
+    while (hooks := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+        waiting.append(hooks)
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(waiting):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+@contextmanager
+def _restored_modes() -> Iterator[None]:
+    """Undo plain setter calls (``torch.set_grad_enabled(False)``, …) that the user's code left behind."""
+    grad_mode, default_dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    autocast = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad_mode)
+        torch.set_default_dtype(default_dtype)
+        for device, enabled in autocast.items():
+            torch.set_autocast_enabled(device, enabled)
