@@ -50,11 +50,11 @@ class Options:
     @classmethod
     def from_environment(cls, **overrides: Any) -> "Options":
         """The options that the environment asks for, where no keyword argument says otherwise."""
-        for name in sorted(overrides.keys() - _SETTINGS.keys()):
+        if unknown := sorted(overrides.keys() - _SETTINGS.keys()):
             raise OptionError(
-                f"there is no option {name!r}",
+                f"there is no option {unknown[0]!r}",
                 why=f"the options are {', '.join(_SETTINGS)}",
-                fix=_suggest(name, tuple(_SETTINGS)),
+                fix=_suggest(unknown[0], tuple(_SETTINGS)),
             )
         variables = {name: _first_set(setting.variables) for name, setting in _SETTINGS.items()}
         values: dict[str, Any] = {
