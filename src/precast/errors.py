@@ -90,6 +90,10 @@ class ToolMissingError(PrecastError, RuntimeError):
     """
 
 
+class MemoryBudgetError(PrecastError, ValueError):
+    """No choice of what to recompute keeps the saved tensors within the bytes allowed."""
+
+
 class LoweringError(PrecastError, RuntimeError):
     """An operator has no native rule where one is required."""
 

@@ -45,7 +45,7 @@ _TOLD_BY_HAND: dict[Fact, frozenset[str]] = {
     Fact.POINTWISE: _aten("_to_copy where native_dropout_backward") | {"prims::convert_element_type"},
     Fact.COPY: _aten(
         """
-        cat stack constant_pad_nd roll flip repeat index_select gather embedding tril triu one_hot
+        cat stack constant_pad_nd index roll flip repeat index_select gather embedding tril triu one_hot
         slice_scatter select_scatter diagonal_scatter as_strided_scatter
         reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d upsample_nearest1d upsample_nearest2d
         """
@@ -60,7 +60,7 @@ _TOLD_BY_HAND: dict[Fact, frozenset[str]] = {
     Fact.REDUCTION: _aten("norm logsumexp var_mean linalg_vector_norm"),
     Fact.NORMALIZATION: _aten(
         """
-        native_layer_norm native_group_norm _fused_rms_norm _softmax _log_softmax
+        native_layer_norm native_group_norm _fused_rms_norm _softmax _safe_softmax _log_softmax
         native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
         _native_batch_norm_legit_functional _batch_norm_with_update_functional
         """

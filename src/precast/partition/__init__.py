@@ -1,5 +1,13 @@
 """Split a joint graph into forward and backward, choosing what to save and what to recompute."""
 
 from precast.partition.default import default_partition as default_partition
+from precast.partition.explanation import PartitionExplanation as PartitionExplanation
+from precast.partition.explanation import explanation_of as explanation_of
+from precast.partition.min_cut import min_cut_rematerialization_partition as min_cut_rematerialization_partition
 
-__all__ = ["default_partition"]
+__all__ = [
+    "PartitionExplanation",
+    "default_partition",
+    "explanation_of",
+    "min_cut_rematerialization_partition",
+]

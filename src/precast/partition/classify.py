@@ -97,6 +97,11 @@ def is_tuple(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), tuple | list)
 
 
+def is_item_of_tuple(node: fx.Node) -> bool:
+    """Tell whether a node picks an item out of a value that is a tuple."""
+    return node.op == "call_function" and len(node.all_input_nodes) == 1 and is_tuple(node.all_input_nodes[0])
+
+
 def ancestors(roots: Iterable[fx.Node]) -> NodeSet:
     """Return ``roots`` and all they are computed from."""
     found, pending = set[fx.Node](), list(roots)

@@ -18,8 +18,11 @@ from collections.abc import Sequence
 
 from torch import fx
 
-from precast.partition.classify import JointGraph, classify, is_symbolic, is_tuple
+from precast.partition.classify import JointGraph, classify, is_item_of_tuple, is_symbolic, is_tuple
+from precast.partition.network import build_network, minimum_cut
+from precast.partition.policy import has_checkpoints, judge_by_checkpoints_alone
 from precast.partition.split import split
+from precast.partition.storage import held_primals
 
 
 def default_partition(
@@ -32,10 +35,14 @@ def default_partition(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Return the forward exactly as traced, saving what the backward reads, and the backward.
 
-    ``joint_inputs`` and ``static_lifetime_input_indices`` are taken for the sake of the common signature; the graph
-    says all that is needed here.
+    Regions of ``torch.utils.checkpoint`` are recomputed as they ask. ``joint_inputs`` is taken for the sake of the
+    common signature; the graph says all that is needed here.
     """
     joint = classify(joint_module, num_fwd_outputs=num_fwd_outputs)
+    if has_checkpoints(joint):
+        held = held_primals(joint, static_lifetime_input_indices)
+        network = build_network(joint, judge_by_checkpoints_alone(joint), held=held)
+        return split(joint, minimum_cut(network).saved)
     return split(joint, values_read_by_backward(joint), recompute_late=False)
 
 
@@ -53,11 +60,6 @@ def values_read_by_backward(joint: JointGraph) -> list[fx.Node]:
     operands = {operand for node in outside for operand in node.all_input_nodes}
     passed_on = {gradient for gradient in joint.gradients if isinstance(gradient, fx.Node)}
     return [node for node in joint.in_order((operands | passed_on) & available) if may_be_saved(node)]
-
-
-def is_item_of_tuple(node: fx.Node) -> bool:
-    """Tell whether a node picks an item out of a value that is a tuple."""
-    return node.op == "call_function" and len(node.all_input_nodes) == 1 and is_tuple(node.all_input_nodes[0])
 
 
 def may_be_saved(node: fx.Node) -> bool:

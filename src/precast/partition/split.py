@@ -12,15 +12,20 @@ After, saving ``sin``::
         sin = sin(primals_1); exp = exp(sin)       exp = exp(sin); mul = mul(tangents_1, exp); ...
         return (exp, sin)                          return (mul_1,)
 
-What the backward needs and is not given, it computes again. Nodes keep names and metadata.
+What the backward needs and is not given, it computes again; a random op replays its draw.
+Nodes keep names and metadata.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from torch import fx
 from torch.fx.node import Argument
 
+from precast.ops.facts import is_random
 from precast.partition.classify import JointGraph, is_symbolic
+from precast.partition.recipes import operands_to_recompute, recipe_of
+from precast.partition.replay import record, replay, state_placeholder
 
 
 def split(
@@ -31,10 +36,16 @@ def split(
     With ``recompute_late`` the backward computes a value again right before its first use, so that it lives no longer
     than needed; otherwise in the order of tracing.
     """
-    tensors = [node for node in saved if not is_symbolic(node)]
-    sizes = [node for node in saved if is_symbolic(node)]
-    forward = _forward_graph(joint, [*tensors, *sizes])
-    backward = _backward_graph(joint, [*sizes, *tensors], recompute_late=recompute_late)
+    computed = nodes_of_backward(joint, saved)
+    replayed = replayed_nodes(joint, computed)
+    handed_over = _HandedOver(
+        sizes=tuple(node for node in saved if is_symbolic(node)),
+        tensors=tuple(node for node in saved if not is_symbolic(node)),
+        replayed=tuple(joint.in_order(replayed)),
+    )
+    schedule = _recomputed_right_before_use if recompute_late else _as_traced
+    forward = _forward_graph(joint, handed_over)
+    backward = _backward_graph(joint, handed_over, schedule(joint, computed))
     return (
         fx.GraphModule(joint.module, forward, class_name="Forward"),
         fx.GraphModule(joint.module, backward, class_name="Backward"),
@@ -44,69 +55,120 @@ def split(
 def nodes_of_backward(joint: JointGraph, saved: Collection[fx.Node]) -> set[fx.Node]:
     """Return all that a backward computes when it is given ``saved`` and the tangents."""
     given = {*saved, *joint.tangents}
-    roots = [*joint.backward, *(gradient for gradient in joint.gradients if isinstance(gradient, fx.Node))]
-    found, pending = set[fx.Node](), roots
+    pending = [*joint.backward, *(gradient for gradient in joint.gradients if isinstance(gradient, fx.Node))]
+    found = set[fx.Node]()
     while pending:
         node = pending.pop()
         if node not in found and node not in given:
             assert node.op != "placeholder", f"the backward needs '{node.name}', which is not saved"
             found.add(node)
-            pending.extend(node.all_input_nodes)
+            pending.extend(_operands(joint, node))
     return found
 
 
-def _forward_graph(joint: JointGraph, saved: Sequence[fx.Node]) -> fx.Graph:
-    nodes, pending = set(joint.forward), list(saved)
+def replayed_nodes(joint: JointGraph, computed: Iterable[fx.Node]) -> list[fx.Node]:
+    """Return the random ops of the forward among what the backward computes."""
+    return [node for node in computed if node in joint.forward and is_random(node)]
+
+
+@dataclass(frozen=True)
+class _HandedOver:
+    """What passes from the forward to the backward; of replayed ops, the generator's state."""
+
+    sizes: tuple[fx.Node, ...]
+    tensors: tuple[fx.Node, ...]
+    replayed: tuple[fx.Node, ...]
+
+
+@dataclass
+class _GraphCopy:
+    """A graph that grows by copies of a joint graph's nodes."""
+
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    states: dict[fx.Node, fx.Node] = field(default_factory=dict)
+
+    def add_placeholders(self, nodes: Iterable[fx.Node]) -> None:
+        for node in nodes:
+            self.copies[node] = self.graph.placeholder(node.name)
+            self.copies[node].meta = dict(node.meta)
+
+    def copy_of(self, node: fx.Node) -> fx.Node:
+        return self.copies[node]
+
+    def finish(self, outputs: Sequence[Argument], states: Iterable[fx.Node], sizes: Iterable[fx.Node]) -> fx.Graph:
+        """Return the graph with its outputs: copies of nodes, generator states, then sizes."""
+        returned = [self.copies[output] if isinstance(output, fx.Node) else output for output in outputs]
+        returned += [self.states[node] for node in states]
+        returned += [self.copies[node] for node in sizes]
+        values = tuple(output.meta.get("val") if isinstance(output, fx.Node) else output for output in returned)
+        self.graph.output(tuple(returned)).meta["val"] = values
+        self.graph.lint()
+        return self.graph
+
+
+def _forward_graph(joint: JointGraph, handed_over: _HandedOver) -> fx.Graph:
+    nodes, pending = set(joint.forward), [*handed_over.tensors, *handed_over.sizes]
     while pending:
         node = pending.pop()
         if node not in nodes:
             nodes.add(node)
             pending.extend(node.all_input_nodes)
-    computed = joint.in_order(nodes.difference(joint.primals))
-    return _copy(joint.primals, computed, [*joint.forward_outputs, *saved])
+    half = _GraphCopy()
+    half.add_placeholders(joint.primals)
+    replayed = set(handed_over.replayed)
+    for node in joint.in_order(nodes.difference(joint.primals)):
+        if node in replayed:
+            half.copies[node], half.states[node] = record(half.graph, node, half.copy_of)
+        else:
+            half.copies[node] = half.graph.node_copy(node, half.copy_of)
+    return half.finish([*joint.forward_outputs, *handed_over.tensors], handed_over.replayed, handed_over.sizes)
 
 
-def _backward_graph(joint: JointGraph, saved: Sequence[fx.Node], *, recompute_late: bool) -> fx.Graph:
-    computed = joint.in_order(nodes_of_backward(joint, saved))
-    if recompute_late:
-        computed = _recomputed_right_before_use(joint, computed)
-    return _copy([*saved, *joint.tangents], computed, joint.gradients)
+def _backward_graph(joint: JointGraph, handed_over: _HandedOver, computed: Iterable[fx.Node]) -> fx.Graph:
+    half = _GraphCopy()
+    half.add_placeholders([*handed_over.sizes, *handed_over.tensors])
+    half.states = {node: state_placeholder(half.graph, node) for node in handed_over.replayed}
+    half.add_placeholders(joint.tangents)
+    for node in computed:
+        half.copies[node] = _compute_in_backward(joint, node, half)
+    return half.finish(joint.gradients, (), ())
 
 
-def _recomputed_right_before_use(joint: JointGraph, computed: Sequence[fx.Node]) -> list[fx.Node]:
+def _compute_in_backward(joint: JointGraph, node: fx.Node, half: _GraphCopy) -> fx.Node:
+    if node in half.states:
+        return replay(half.graph, node, half.states[node], half.copy_of)
+    recipe = recipe_of(node) if node in joint.forward else None
+    if recipe is None:
+        return half.graph.node_copy(node, half.copy_of)
+    args = fx.map_arg(recipe.args, half.copy_of)
+    cooked = half.graph.create_node("call_function", recipe.op, args, name=node.name)
+    cooked.meta = dict(node.meta)
+    return cooked
+
+
+def _operands(joint: JointGraph, node: fx.Node) -> list[fx.Node]:
+    return operands_to_recompute(node) if node in joint.forward else node.all_input_nodes
+
+
+def _as_traced(joint: JointGraph, computed: Collection[fx.Node]) -> list[fx.Node]:
+    return joint.in_order(computed)
+
+
+def _recomputed_right_before_use(joint: JointGraph, computed: Collection[fx.Node]) -> list[fx.Node]:
     """Order ``computed`` so that its backward nodes stay as traced and all others come when first read."""
     waiting = set(computed)
     ordered: list[fx.Node] = []
-
-    def emit(node: fx.Node) -> None:
-        needed, pending = list[fx.Node](), [node]
-        while pending:
-            current = pending.pop()
-            if current in waiting:
-                waiting.discard(current)
-                needed.append(current)
-                pending.extend(current.all_input_nodes)
-        ordered.extend(joint.in_order(needed))
-
-    for node in computed:
-        if node in joint.backward:
-            emit(node)
-    for node in computed:
-        emit(node)
+    traced = joint.in_order(computed)
+    pending = [*reversed(traced), *(node for node in reversed(traced) if node in joint.backward)]
+    while pending:
+        node = pending[-1]
+        missing = [operand for operand in _operands(joint, node) if operand in waiting] if node in waiting else []
+        if missing:
+            pending.extend(reversed(missing))
+        else:
+            pending.pop()
+            if node in waiting:
+                waiting.discard(node)
+                ordered.append(node)
     return ordered
-
-
-def _copy(inputs: Iterable[fx.Node], computed: Iterable[fx.Node], outputs: Iterable[Argument]) -> fx.Graph:
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in inputs:
-        copies[node] = graph.placeholder(node.name)
-        copies[node].meta = dict(node.meta)
-    for node in computed:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-    returned = tuple(copies[output] if isinstance(output, fx.Node) else output for output in outputs)
-    graph.output(returned).meta["val"] = tuple(
-        output.meta.get("val") if isinstance(output, fx.Node) else output for output in outputs
-    )
-    graph.lint()
-    return graph

@@ -1,0 +1,94 @@
+"""What an op costs: bytes of its values, bytes it moves, floating-point operations.
+
+Symbolic sizes count by the size they were traced with; asking for it adds no guard.
+"""
+
+from collections.abc import Iterable
+from math import prod
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.fx.node import Argument
+from torch.utils.flop_counter import flop_registry
+
+from precast.ops.facts import Fact, facts_of, is_view, op_of, subgraphs_of
+
+_aten = torch.ops.aten
+_COUNTED_AS = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _aten._scaled_dot_product_flash_attention_backward,
+}
+
+# A size that exists only at run time (the count of nonzero elements) has to count for something.
+UNKNOWN_SIZE = 1024
+
+
+def size_hint(size: int | torch.SymInt) -> int:
+    """Return the size that stands for ``size``: itself, or what a symbol was traced with."""
+    if not isinstance(size, torch.SymInt):
+        return size
+    return int(size.node.hint) if size.node.has_hint() else UNKNOWN_SIZE
+
+
+def elements_of(value: object) -> int:
+    """Return how many elements a value has, summed over the items of a tuple."""
+    if isinstance(value, torch.Tensor):
+        return prod(size_hint(size) for size in value.shape)
+    return sum(elements_of(item) for item in value) if isinstance(value, tuple | list) else 0
+
+
+def bytes_of(value: object) -> int:
+    """Return the memory a value spans: elements reached by its strides, so that an expanded tensor is small."""
+    if isinstance(value, tuple | list):
+        return sum(bytes_of(item) for item in value)
+    if not isinstance(value, torch.Tensor):
+        return 0
+    if value.layout is not torch.strided:
+        return elements_of(value) * value.itemsize
+    extents = [(size_hint(size), size_hint(stride)) for size, stride in zip(value.shape, value.stride(), strict=True)]
+    if any(size == 0 for size, _ in extents):
+        return 0
+    return (1 + sum((size - 1) * stride for size, stride in extents)) * value.itemsize
+
+
+def bytes_moved(node: fx.Node) -> int:
+    """Return the bytes an op reads and writes; a view moves none."""
+    if is_view(node):
+        return 0
+    return bytes_of(node.meta.get("val")) + sum(bytes_of(operand.meta.get("val")) for operand in node.all_input_nodes)
+
+
+def flops(node: fx.Node) -> int:
+    """Return the floating-point operations of a node: exact for matmul-like ops, one an element for the rest."""
+    op = op_of(node)
+    if not isinstance(op, OpOverload):
+        return sum(flops(inside) for subgraph in subgraphs_of(node) for inside in subgraph.graph.nodes)
+    if is_view(node) or Fact.CREATION in facts_of(node):
+        return 0
+    formula = flop_registry.get(_COUNTED_AS.get(op.overloadpacket, op.overloadpacket))
+    if formula is None:
+        return max(elements_of(value) for value in (node.meta.get("val"), *map(_value_of, node.all_input_nodes)))
+    # The formulas read shapes only, and comparing symbolic ones would add guards.
+    args = [_shapes_of(argument) for argument in node.args]
+    kwargs = {name: _shapes_of(argument) for name, argument in node.kwargs.items()}
+    return int(formula(*args, **kwargs, out_val=_hinted_shapes(_value_of(node))))
+
+
+def _value_of(node: fx.Node) -> object:
+    return node.meta.get("val")
+
+
+def _shapes_of(argument: Argument) -> object:
+    return _hinted_shapes(_value_of(argument)) if isinstance(argument, fx.Node) else argument
+
+
+def _hinted_shapes(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return [size_hint(size) for size in value.shape]
+    return [_hinted_shapes(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def total_flops(nodes: Iterable[fx.Node]) -> int:
+    """Return the floating-point operations of all ``nodes``."""
+    return sum(flops(node) for node in nodes)

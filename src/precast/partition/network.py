@@ -1,0 +1,165 @@
+"""The flow network whose minimum cut is the best set of values to save.
+
+Before, three values of a graph::
+
+    primals_1 ──▶ sin ──▶ exp ──▶ (read by the backward)
+
+After, each value is an edge from "computed" to "available in the backward" with its bytes as capacity::
+
+                   8            8            8
+    source ═▶ p ─────▶ p' ═▶ s ────▶ s' ═▶ e ────▶ e' ═▶ sink          ═▶ has no limit
+    source ────────────────▶ s, e    with the price of computing them again
+
+Cutting the edge of a value saves it. A value whose both ends fall on the sink's side is recomputed, and pays its price;
+a price without limit forbids that. Capacities are bytes, so the weight of a cut is the memory saved plus the prices.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import fx
+
+from precast.ops.cost import bytes_moved, bytes_of, flops
+from precast.partition.classify import JointGraph, is_item_of_tuple, is_symbolic, is_tuple
+from precast.partition.max_flow import largest_source_side
+from precast.partition.policy import Recompute, Verdict
+from precast.partition.recipes import operands_to_recompute
+from precast.partition.replay import state_bytes
+from precast.partition.storage import storage_root
+
+# Moving a byte costs as much time as this many floating-point operations, roughly, on any machine of today.
+FLOPS_PER_BYTE = 10
+# Recomputing is worth it while it moves fewer than this many bytes for each byte it saves.
+BYTES_MOVED_PER_BYTE_SAVED = 64
+
+SOURCE, SINK = 0, 1
+
+
+@dataclass(frozen=True)
+class Network:
+    """Edges with capacities, and for each node what it costs to save and to compute again.
+
+    Node number ``i`` enters at vertex ``2 + 2 * i`` and leaves at the vertex after it.
+    """
+
+    nodes: tuple[fx.Node, ...]
+    tails: NDArray[np.int64]
+    heads: NDArray[np.int64]
+    save_bytes: NDArray[np.int64]
+    state_bytes: NDArray[np.int64]
+    prices: NDArray[np.int64]
+    work: NDArray[np.float64]
+    unlimited: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a cut decides: the nodes to save, in order, and the memory they keep alive, generator states included."""
+
+    saved: tuple[fx.Node, ...]
+    saved_bytes: int
+
+
+def build_network(joint: JointGraph, verdicts: Mapping[fx.Node, Verdict], *, held: Collection[fx.Node]) -> Network:
+    """Return the network of all values the backward could be given, priced by ``verdicts``."""
+    reads = joint.reads_of_backward()
+    nodes = joint.in_order(_reachable(reads, joint, verdicts))
+    number = {node: index for index, node in enumerate(nodes)}
+    data = [(number[operand], number[node]) for node in nodes for operand in _operands(node, joint, verdicts)]
+    states = [state_bytes(node) if node in joint.forward else 0 for node in nodes]
+    save = [_bytes_to_save(node, verdicts, held) for node in nodes]
+    unlimited = sum(size for size in save if size is not None) + sum(states) + 1
+    prices = [_price(node, verdicts) for node in nodes]
+    count = len(nodes)
+    entering = 2 + 2 * np.arange(count, dtype=np.int64)
+    operand_numbers, user_numbers = np.array(data, dtype=np.int64).reshape(-1, 2).T
+    read_numbers = np.array([number[node] for node in reads], dtype=np.int64)
+    return Network(
+        nodes=tuple(nodes),
+        tails=np.concatenate(
+            [entering, np.full(count, SOURCE, np.int64), 3 + 2 * operand_numbers, 3 + 2 * read_numbers]
+        ),
+        heads=np.concatenate(
+            [entering + 1, entering, 2 + 2 * user_numbers, np.full(len(read_numbers), SINK, np.int64)]
+        ),
+        save_bytes=np.array([unlimited if size is None else size for size in save], np.int64),
+        state_bytes=np.array(states, np.int64),
+        prices=np.array([unlimited if price is None else min(price, unlimited) for price in prices], np.int64),
+        work=np.array([_work(node, verdicts) for node in nodes], np.float64),
+        unlimited=unlimited,
+    )
+
+
+def minimum_cut(network: Network, prices: NDArray[np.int64] | None = None) -> Cut:
+    """Return the cut of least bytes and prices; of several, the one that recomputes least."""
+    count = len(network.nodes)
+    chosen = network.prices if prices is None else prices
+    others = np.full(len(network.tails) - 2 * count, network.unlimited, np.int64)
+    capacities = np.concatenate([network.save_bytes, chosen, others])
+    on_source_side = largest_source_side(network.tails, network.heads, capacities, source=SOURCE, sink=SINK)
+    entry, leaving = on_source_side[2::2], on_source_side[3::2]
+    saved, recomputed = entry & ~leaving, ~entry
+    return Cut(
+        saved=tuple(network.nodes[index] for index in np.flatnonzero(saved)),
+        saved_bytes=int(network.save_bytes[saved].sum() + network.state_bytes[recomputed].sum()),
+    )
+
+
+def _reachable(
+    reads: Collection[fx.Node], joint: JointGraph, verdicts: Mapping[fx.Node, Verdict]
+) -> frozenset[fx.Node]:
+    found, pending = set[fx.Node](), list(reads)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(_operands(node, joint, verdicts))
+    return frozenset(found)
+
+
+def _operands(node: fx.Node, joint: JointGraph, verdicts: Mapping[fx.Node, Verdict]) -> list[fx.Node]:
+    """Return what recomputing ``node`` reads; nothing where that never happens."""
+    if node in joint.free:
+        return node.all_input_nodes
+    return [] if verdicts[node].recompute is Recompute.NEVER else operands_to_recompute(node)
+
+
+def _bytes_to_save(node: fx.Node, verdicts: Mapping[fx.Node, Verdict], held: Collection[fx.Node]) -> int | None:
+    """Return the bytes that saving a value keeps alive; None if it is not for saving."""
+    if node in held or is_symbolic(node):
+        return 0
+    if node.op == "get_attr" or is_tuple(node) or storage_root(node) is not node or _is_asked(node, verdicts):
+        return None
+    return bytes_of(node.meta.get("val"))
+
+
+def _is_asked(node: fx.Node, verdicts: Mapping[fx.Node, Verdict]) -> bool:
+    owner = node.all_input_nodes[0] if is_item_of_tuple(node) else node
+    return owner in verdicts and verdicts[owner].recompute is Recompute.ASKED
+
+
+def _price(node: fx.Node, verdicts: Mapping[fx.Node, Verdict]) -> int | None:
+    """Return what recomputing a value costs where no budget presses; None where it is forbidden."""
+    if node not in verdicts:
+        return 0
+    match verdicts[node].recompute:
+        case Recompute.NEVER | Recompute.COSTLY:
+            return None
+        case Recompute.CHEAP:
+            return 1 + bytes_moved(node) // BYTES_MOVED_PER_BYTE_SAVED
+        case _:
+            return state_bytes(node)
+
+
+def _work(node: fx.Node, verdicts: Mapping[fx.Node, Verdict]) -> float:
+    if node not in verdicts:
+        return 0.0
+    match verdicts[node].recompute:
+        case Recompute.NEVER:
+            return float("inf")
+        case Recompute.CHEAP | Recompute.COSTLY:
+            return float(flops(node) + FLOPS_PER_BYTE * bytes_moved(node))
+        case _:
+            return 0.0

@@ -1,0 +1,144 @@
+"""Which values the backward may compute again, and why: one table of rules.
+
+The first rule that fits a node decides. ``COSTLY`` ops are recomputed only where a memory budget asks for it.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
+
+from precast.ops.cost import bytes_of
+from precast.ops.facts import Fact, facts_of, is_compute_intensive, is_pure, is_random, is_reduction, is_view
+from precast.partition.classify import JointGraph, NodeSet, is_item_of_tuple, is_symbolic
+from precast.partition.recipes import recipe_of
+from precast.partition.replay import may_be_replayed
+from precast.partition.storage import storage_root
+
+# The longest run of recomputed ops behind a value. What is recomputed stays alive until the backward reads it, so a
+# long run would only move the memory from "saved" to "recomputed".
+LONGEST_CHAIN = 24
+# A reduction whose result is this many times smaller than its input is better saved than run again.
+REDUCTION_FACTOR = 4
+
+_WANT_RECOMPUTE = frozenset({CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE})
+
+
+class Recompute(enum.Enum):
+    """How willing we are to compute a value again in the backward."""
+
+    FREE = "free"
+    CHEAP = "cheap"
+    COSTLY = "costly"
+    ASKED = "asked for"
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a value may be recomputed, and the reason to tell people."""
+
+    recompute: Recompute
+    reason: str
+
+
+def checkpoint_policy(node: fx.Node) -> CheckpointPolicy | None:
+    """Return what ``torch.utils.checkpoint`` said of a node, if it did."""
+    policy = node.meta.get("recompute")
+    return policy if isinstance(policy, CheckpointPolicy) else None
+
+
+def judge(joint: JointGraph) -> dict[fx.Node, Verdict]:
+    """Return the verdict on every forward node; a value behind too many recomputed ones is costly in itself."""
+    verdicts: dict[fx.Node, Verdict] = {}
+    depth: dict[fx.Node, int] = {}
+    for node, verdict in _verdicts_by_rule(joint).items():
+        behind = max((depth[operand] for operand in node.all_input_nodes), default=0)
+        depth[node] = behind + (verdict.recompute is Recompute.CHEAP)
+        if depth[node] > LONGEST_CHAIN and verdict.recompute is Recompute.CHEAP:
+            verdict = Verdict(Recompute.COSTLY, f"behind {LONGEST_CHAIN} recomputed ops, far from any saved value")
+        if verdict.recompute in (Recompute.COSTLY, Recompute.NEVER):
+            depth[node] = 0
+        verdicts[node] = verdict
+    return verdicts
+
+
+def judge_by_checkpoints_alone(joint: JointGraph) -> dict[fx.Node, Verdict]:
+    """Return the verdicts under which nothing but views and checkpoint regions is recomputed."""
+    kept = Verdict(Recompute.NEVER, "outside of checkpoint regions")
+    unchanged = (Recompute.FREE, Recompute.ASKED)
+    verdicts = _verdicts_by_rule(joint)
+    return {node: verdict if verdict.recompute in unchanged else kept for node, verdict in verdicts.items()}
+
+
+def has_checkpoints(joint: JointGraph) -> bool:
+    """Tell whether any forward node is in a checkpoint region that wants it recomputed."""
+    return any(checkpoint_policy(node) in _WANT_RECOMPUTE for node in joint.forward)
+
+
+def _verdicts_by_rule(joint: JointGraph) -> dict[fx.Node, Verdict]:
+    leaving = _roots_leaving_their_region(joint) if has_checkpoints(joint) else frozenset()
+    verdicts = {}
+    for node in joint.in_order(joint.forward):
+        verdict = next(Verdict(recompute, reason) for fits, recompute, reason in _RULES if fits(node))
+        if verdict.recompute is Recompute.ASKED and node in leaving:
+            verdict = Verdict(Recompute.COSTLY, "leaves a checkpoint region")
+        verdicts[node] = verdict
+    return verdicts
+
+
+def _roots_leaving_their_region(joint: JointGraph) -> NodeSet:
+    """Return what a checkpoint region hands on: a later region, or the forward outside of any, reads it."""
+    leaving = set()
+    for node in joint.forward:
+        region = node.meta.get("ac_graph_id")
+        readers = [user for user in node.users if user in joint.forward]
+        if any(user.meta.get("ac_graph_id") != region or not _is_in_region(user) for user in readers):
+            leaving.add(storage_root(node))
+    return frozenset(leaving)
+
+
+def _is_in_region(node: fx.Node) -> bool:
+    return checkpoint_policy(node) is not None or is_item_of_tuple(node) or is_symbolic(node)
+
+
+def _makes_symbols(node: fx.Node) -> bool:
+    return bool(node.meta.get("unbacked_bindings")) or Fact.DATA_DEPENDENT in facts_of(node)
+
+
+def _is_small_reduction(node: fx.Node) -> bool:
+    read = sum(bytes_of(operand.meta.get("val")) for operand in node.all_input_nodes)
+    return is_reduction(node) and bytes_of(node.meta.get("val")) * REDUCTION_FACTOR < read
+
+
+def _is_free(node: fx.Node) -> bool:
+    return node.op == "get_attr" or is_view(node) or is_item_of_tuple(node) or is_symbolic(node)
+
+
+def _is_cheap(node: fx.Node) -> bool:
+    cheap = {Fact.POINTWISE, Fact.COPY, Fact.CREATION, Fact.NORMALIZATION, Fact.REDUCTION}
+    return not facts_of(node).isdisjoint(cheap)
+
+
+def _is_marked(policy: CheckpointPolicy) -> Callable[[fx.Node], bool]:
+    return lambda node: checkpoint_policy(node) is policy
+
+
+_RULES: tuple[tuple[Callable[[fx.Node], bool], Recompute, str], ...] = (
+    (lambda node: node.op == "placeholder", Recompute.NEVER, "input of the forward"),
+    (lambda node: not is_pure(node), Recompute.NEVER, "acts beyond its results"),
+    (_makes_symbols, Recompute.NEVER, "its size depends on values"),
+    (lambda node: is_random(node) and not may_be_replayed(node), Recompute.NEVER, "its draw cannot be replayed"),
+    (_is_marked(CheckpointPolicy.MUST_SAVE), Recompute.NEVER, "a checkpoint policy says MUST_SAVE"),
+    (lambda node: recipe_of(node) is not None, Recompute.CHEAP, "follows from what is saved anyway"),
+    (_is_free, Recompute.FREE, "moves no bytes"),
+    (lambda node: checkpoint_policy(node) in _WANT_RECOMPUTE, Recompute.ASKED, "inside a checkpoint region"),
+    (_is_marked(CheckpointPolicy.PREFER_SAVE), Recompute.COSTLY, "a checkpoint policy says PREFER_SAVE"),
+    (is_random, Recompute.COSTLY, "draws random numbers"),
+    (is_compute_intensive, Recompute.COSTLY, "compute-intensive"),
+    (_is_small_reduction, Recompute.COSTLY, "a reduction, small to save"),
+    (_is_cheap, Recompute.CHEAP, "cheap to recompute"),
+    (lambda _: True, Recompute.COSTLY, "not known to be cheap"),
+)
