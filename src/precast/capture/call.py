@@ -42,6 +42,7 @@ def flatten_call(function: Callable[..., Any], args: Any, kwargs: Any) -> FlatCa
     with_paths, tree = pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
     names, paths = [], []
     first = positional_names(function, len(args))
+    path: Any
     for path, leaf in with_paths:
         names.append(_leaf_name(path, first))
         paths.append(f"{'args' if path[0].idx == 0 else 'kwargs'}{pytree.keystr(path[1:])}")

@@ -7,24 +7,22 @@ import torch
 from torch import fx
 
 from precast.capture.prepare import PreparedCall, prepare
-from precast.ir.node_meta import value_of
+from precast.ir.node_meta import set_value
 from precast.ir.program import Program
 from precast.ir.signature import (
-    ArgumentSpec,
     ConstantArgument,
     InputKind,
     InputSpec,
     OutputKind,
     OutputSpec,
     Signature,
-    SymIntArgument,
     TensorArgument,
 )
 from precast.ir.verifier import verify
 from precast.tracing.dead_code import remove_dead_nodes
 from precast.tracing.lifted_constants import lift_constants
 from precast.tracing.session import tracing_session
-from precast.tracing.trace import Decompositions, rename_placeholders, trace
+from precast.tracing.trace import Decompositions, argument_spec, rename_placeholders, trace
 
 
 def capture(
@@ -43,7 +41,7 @@ def capture(
 
     >>> program = capture(torch.nn.Linear(3, 2), (torch.ones(1, 3),))
     >>> [spec.arg.name for spec in program.signature.inputs]
-    ['p_weight', 'p_bias', 'input']
+    ['p_weight', 'p_bias', 'input_1']
     """
     with tracing_session():
         call = prepare(function, args, kwargs, dynamic_shapes=dynamic_shapes)
@@ -65,6 +63,7 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
     out_tree = call.flat.out_tree
     assert out_tree is not None, "the call was traced"
     module = rename_placeholders(module, call.input_names)
+    names = _note_constant_inputs(module.graph, call)
     state = {item.target: item.tensor for item in call.state}
     constants = sum(item.kind is InputKind.CONSTANT_TENSOR for item in call.state)
     lifted = lift_constants(module, call.fakes, position=len(state), first_number=constants)
@@ -72,7 +71,7 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
     lifted_specs = [
         InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name.removeprefix("c_")) for name in lifted
     ]
-    specs = [*_state_specs(call), *lifted_specs, *_user_specs(call)]
+    specs = [*_state_specs(call, names), *lifted_specs, *_user_specs(call, names)]
     remove_dead_nodes(module.graph)
     specs = _without_unused_constants(module.graph, specs)
     module.recompile()
@@ -85,21 +84,29 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
     )
 
 
-def _state_specs(call: PreparedCall) -> list[InputSpec]:
+def _note_constant_inputs(graph: fx.Graph, call: PreparedCall) -> list[str]:
+    """Put Python values on their placeholders; gives all placeholders' names (fx changes some that Python reserves)."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for node, value in zip(placeholders, call.fake_inputs, strict=True):
+        if not isinstance(value, torch.Tensor):
+            set_value(node, value)
+    return [node.name for node in placeholders]
+
+
+def _state_specs(call: PreparedCall, names: Sequence[str]) -> list[InputSpec]:
     return [
         InputSpec(item.kind, TensorArgument(name), item.target, item.persistent)
-        for item, name in zip(call.state, call.input_names, strict=False)
+        for item, name in zip(call.state, names, strict=False)
     ]
 
 
-def _user_specs(call: PreparedCall) -> list[InputSpec]:
-    names = call.input_names[len(call.state) :]
+def _user_specs(call: PreparedCall, names: Sequence[str]) -> list[InputSpec]:
     return [
         InputSpec(
             InputKind.USER_INPUT,
             TensorArgument(name) if isinstance(leaf, torch.Tensor) else ConstantArgument(name, leaf),
         )
-        for name, leaf in zip(names, call.call.leaves, strict=True)
+        for name, leaf in zip(names[len(call.state) :], call.call.leaves, strict=True)
     ]
 
 
@@ -116,10 +123,3 @@ def _output_specs(graph: fx.Graph) -> tuple[OutputSpec, ...]:
     results = graph.output_node().args[0]
     assert isinstance(results, tuple), "traced graphs return one flat tuple"
     return tuple(OutputSpec(OutputKind.USER_OUTPUT, argument_spec(result, i)) for i, result in enumerate(results))
-
-
-def argument_spec(result: object, position: int) -> ArgumentSpec:
-    """How a graph's result is known in a signature."""
-    if not isinstance(result, fx.Node):
-        return ConstantArgument(f"output_{position}", result)
-    return TensorArgument(result.name) if isinstance(value_of(result), torch.Tensor) else SymIntArgument(result.name)

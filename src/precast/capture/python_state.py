@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.utils import _pytree as pytree
@@ -98,7 +99,7 @@ def _attribute_slots(module: torch.nn.Module, path: str) -> Iterator[Slot]:
         yield Slot(
             f"{path}.{name}" if path else name,
             lambda module=module, name=name: vars(module).get(name, _MISSING),  # type: ignore[misc]
-            lambda value, module=module, name=name: vars(module).__setitem__(name, value),  # type: ignore[misc]
+            lambda value, module=module, name=name: module.__dict__.__setitem__(name, value),  # type: ignore[misc]
             value,
         )
 
@@ -148,11 +149,8 @@ def _noted_assignments(paths: dict[int, str], assigned_at: dict[str, str | None]
             assigned_at[f"{path}.{name}" if path else name] = innermost_users_line()
         original(module, name, value)
 
-    torch.nn.Module.__setattr__ = noting  # type: ignore[method-assign, assignment]
-    try:
+    with patch.object(torch.nn.Module, "__setattr__", noting):
         yield
-    finally:
-        torch.nn.Module.__setattr__ = original  # type: ignore[method-assign]
 
 
 def _leak_error(names: list[str], assigned_at: dict[str, str | None]) -> StateMutationError:
@@ -174,7 +172,7 @@ def _same_items(container: Any, contents: Any) -> bool:
     if len(container) != len(contents):
         return False
     if isinstance(container, set):
-        return container == contents
+        return bool(container == contents)
     left = container.values() if isinstance(container, dict) else container
     right = contents.values() if isinstance(container, dict) else contents
     return all(a is b for a, b in zip(left, right, strict=True))

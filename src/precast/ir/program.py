@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import fx
 
+from precast.ir.boundary import BoundaryFacts
 from precast.ir.signature import Signature
 from precast.ir.sizes import SymbolicSizes
 
@@ -26,20 +27,24 @@ class Program:
     """A traced program.
 
     Invariants (see ``ir.verifier``): placeholders follow ``signature.inputs``, results follow ``signature.outputs``,
-    every parameter, buffer and constant input has its tensor in ``state``. Where ``functional`` is true no node writes
-    to a tensor that another node can see.
+    every parameter, buffer and constant input has its tensor in ``state``. A functional program knows its ``boundary``,
+    and none of its nodes writes to a tensor that another node can see.
     """
 
     module: fx.GraphModule
     signature: Signature
     state: Mapping[str, torch.Tensor]
     sizes: SymbolicSizes = field(default_factory=SymbolicSizes)
-    functional: bool = False
+    boundary: BoundaryFacts | None = None
     history: tuple[PassRecord, ...] = ()
 
     @property
     def graph(self) -> fx.Graph:
         return self.module.graph
+
+    @property
+    def functional(self) -> bool:
+        return self.boundary is not None
 
     @property
     def placeholders(self) -> list[fx.Node]:

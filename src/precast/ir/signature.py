@@ -66,6 +66,7 @@ class OutputKind(Enum):
     GRADIENT_TO_PARAMETER = auto()
     GRADIENT_TO_USER_INPUT = auto()
     USER_INPUT_MUTATION = auto()
+    INTERMEDIATE_BASE = auto()
     TOKEN = auto()
 
 

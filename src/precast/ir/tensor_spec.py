@@ -1,11 +1,12 @@
 """What is known of a tensor before it exists: dtype, sizes (numbers or expressions), strides, device."""
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import sympy
 import torch
 
-Size = int | sympy.Expr
+Size: TypeAlias = int | sympy.Expr
 """A size or stride: a number, or an expression over the program's size symbols."""
 
 _SHORT_NAMES = {

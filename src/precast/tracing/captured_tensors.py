@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, is_fake
@@ -88,11 +89,8 @@ def _substitution_in_autograd_functions(captured: CapturedTensors) -> Iterator[N
             args, kwargs = captured.substitute(args), captured.substitute(kwargs)
         return original.__func__(cls, *args, **kwargs)
 
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
-    try:
+    with patch.object(torch.autograd.Function, "apply", classmethod(apply)):
         yield
-    finally:
-        torch.autograd.Function.apply = original
 
 
 def _is_other(left: object, right: object) -> bool:

@@ -76,7 +76,7 @@ class FakeInputs:
         symbol = self._symbols[dimension.root]
         expression = dimension.scale * symbol.symbol + dimension.offset
         hint = dimension.scale * self._hints[dimension.root] + dimension.offset
-        made: int | torch.SymInt = self._shape_env.create_symintnode(expression, hint=hint)  # type: ignore[assignment]
+        made: int | torch.SymInt = self._shape_env.create_symintnode(expression, hint=hint)
         return made
 
     def sizes(self) -> SymbolicSizes:
@@ -121,3 +121,18 @@ class _LocatingShapeEnv(ShapeEnv):
     def _get_sloc(self, *args: Any, **kwargs: Any) -> SLoc:
         line = innermost_users_line()
         return super()._get_sloc(*args, **kwargs) if line is None else SLoc(str(line), None)
+
+
+def fresh_copies(inputs: Sequence[Any]) -> list[Any]:
+    """The same fake inputs again, so that a run that resizes or transposes one leaves the original as it was.
+
+    Inputs that share memory still do. Must run under the inputs' fake mode.
+    """
+    return [_fresh_copy(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def _fresh_copy(tensor: torch.Tensor) -> torch.Tensor:
+    copy = tensor.detach()
+    # Leaf or not is copied too: autograd forbids writes into a leaf that requires grad.
+    torch._mirror_autograd_meta_to(tensor, copy)  # type: ignore[attr-defined]
+    return copy

@@ -1,6 +1,6 @@
 """Tensors that a trace found by itself (``torch.tensor([1, 2])`` in the program) become inputs like all other state.
 
-Before: ``c = self._tensor_constant0; y = add(x, c)``. After: ``c_lifted_tensor_0`` is a placeholder; ``y = add(x, it)``.
+Before: ``c = self._tensor_constant0; y = add(x, c)``. After: ``y = add(x, c_lifted_tensor_0)``.
 """
 
 import torch

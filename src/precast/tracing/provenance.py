@@ -10,9 +10,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from types import FrameType, TracebackType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx
@@ -66,22 +68,39 @@ def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
         torch.nn.modules.module.register_module_forward_pre_hook(enter),
         torch.nn.modules.module.register_module_forward_hook(leave, always_call=True),
     ]
-    PythonKeyTracer.create_node = create_node  # type: ignore[method-assign]
     try:
-        yield
+        with patch.object(PythonKeyTracer, "create_node", create_node):
+            yield
     finally:
-        PythonKeyTracer.create_node = original  # type: ignore[method-assign]
         for handle in handles:
             handle.remove()
 
 
+_retraced_node: ContextVar[fx.Node | None] = ContextVar("retraced_node", default=None)
+
+
+@contextmanager
+def attributed_to(source: fx.Node) -> Iterator[None]:
+    """While active, new nodes tell the story of ``source``, which is being run again."""
+    token = _retraced_node.set(source)
+    try:
+        yield
+    finally:
+        _retraced_node.reset(token)
+
+
 def _annotate(node: fx.Node, modules: list[tuple[str, str]]) -> None:
-    running = torch._C._current_autograd_node()
+    source = _retraced_node.get()
+    if source is not None:
+        copy_provenance(source, node)
+    running: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
     if running is not None:
         set_autograd_origin(node, running._sequence_nr(), backward=True)
         return
     # The autograd kernel makes its graph node, and so counts on, before the op reaches the tracer.
-    set_autograd_origin(node, torch.autograd._get_sequence_nr() - 1, backward=False)
+    set_autograd_origin(node, torch._C._autograd._get_sequence_nr() - 1, backward=False)
+    if source is not None:
+        return
     if not node.stack_trace:
         node.stack_trace = format_users_frames(sys._getframe(1)) or None
     if modules and "nn_module_stack" not in node.meta:

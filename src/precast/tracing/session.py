@@ -1,8 +1,9 @@
 """One tracing session at a time, after which the process is as it was, whatever the user's code did."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 
@@ -39,8 +40,9 @@ def _compiler_flags() -> Iterator[None]:
 @contextmanager
 def _without_saved_tensor_hooks() -> Iterator[None]:
     """Hooks that the caller has active run at run time; traced in, they would see fake tensors."""
-    waiting = []
-    while (hooks := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+    waiting: list[tuple[Any, Any]] = []
+    top: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+    while (hooks := top(True)) is not None:
         torch._C._autograd._pop_saved_tensors_default_hooks()
         waiting.append(hooks)
     try:

@@ -12,6 +12,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from precast.ir.node_meta import value_of
+from precast.ir.signature import ArgumentSpec, ConstantArgument, SymIntArgument, TensorArgument
 from precast.tracing.provenance import link_backward_nodes, recorded_provenance
 
 FlatFunction = Callable[..., Sequence[Any]]
@@ -65,3 +67,10 @@ def rename_placeholders(module: fx.GraphModule, names: Sequence[str]) -> fx.Grap
         if node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     return fx.GraphModule(module, graph, type(module).__name__)
+
+
+def argument_spec(result: object, position: int) -> ArgumentSpec:
+    """How a graph's result is known in a signature."""
+    if not isinstance(result, fx.Node):
+        return ConstantArgument(f"output_{position}", result)
+    return TensorArgument(result.name) if isinstance(value_of(result), torch.Tensor) else SymIntArgument(result.name)

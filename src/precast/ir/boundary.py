@@ -1,0 +1,109 @@
+"""What a program does to its inputs and how its outputs relate to them: what a functional graph no longer shows.
+
+Whoever runs the functional graph uses these facts to give the caller eager's effects back.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+
+
+@dataclass(frozen=True)
+class InputFacts:
+    """What the program does to one input.
+
+    ``mutates_data``: its values change. ``mutates_metadata``: its sizes, strides or offset change.
+    ``replaces_storage``: it is pointed at other memory (``set_``). The two ``mutation_…`` flags say that *all* data
+    mutations are invisible to autograd (through ``detach()`` or ``.data``), or happen under ``no_grad``.
+    """
+
+    mutates_data: bool = False
+    mutates_metadata: bool = False
+    replaces_storage: bool = False
+    mutation_hidden_from_autograd: bool = False
+    mutation_under_no_grad: bool = False
+    requires_grad: bool = False
+    is_leaf: bool = True
+
+    @property
+    def is_updated(self) -> bool:
+        """Whether the functional graph must return a new value for it."""
+        return self.mutates_data or self.mutates_metadata
+
+    @property
+    def update_needs_gradient(self) -> bool:
+        """Whether gradients flow back through the updated value."""
+        visible = not (self.mutation_hidden_from_autograd or self.mutation_under_no_grad)
+        return self.mutates_data and self.requires_grad and visible
+
+
+class Relation(Enum):
+    """How an output relates to memory that the caller can reach otherwise."""
+
+    FRESH = "memory of its own"
+    IS_INPUT = "the input object itself"
+    IS_OUTPUT = "the same object as an earlier output"
+    VIEW_OF_INPUT = "a view of an input"
+    VIEW_OF_OUTPUT = "a view of another output"
+    VIEW_OF_BASE = "a view of an intermediate tensor that other outputs view too"
+
+
+@dataclass(frozen=True)
+class ViewReplay:
+    """How to make an alias again from its base.
+
+    ``steps`` are torch's recorded view operations. Where there are none (symbolic sizes, or a base that is itself a
+    view), the alias is cut out of the base's memory by size, stride and offset.
+    """
+
+    steps: tuple[torch._C._functionalization.ViewMeta, ...] | None
+    offset_from_base: int = 0
+
+    def apply(self, base: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+        """The alias of ``base``; ``like`` shows its sizes and strides where there are no recorded steps."""
+        if self.steps is not None:
+            return torch._C._functionalization.apply_view_meta_sequence(base, list(self.steps))
+        assert like is not None, "an alias without recorded steps needs an example of its sizes"
+        return base.as_strided(like.size(), like.stride(), base.storage_offset() + self.offset_from_base)
+
+
+@dataclass(frozen=True)
+class OutputFacts:
+    """One output: its relation, the number of the input, output or base it relates to, and how it is made from it."""
+
+    relation: Relation = Relation.FRESH
+    base: int | None = None
+    replay: ViewReplay | None = None
+    requires_grad: bool = False
+    is_tensor: bool = True
+    hides_view: bool = False
+
+    @property
+    def needs_tangent(self) -> bool:
+        """Whether the backward gets a gradient for it; aliases get theirs through what they alias."""
+        return self.relation is Relation.FRESH and self.requires_grad
+
+
+@dataclass(frozen=True)
+class BoundaryFacts:
+    """Everything that happens at the border of one functional graph.
+
+    The graph returns the updated inputs, then the outputs, then the intermediate bases; ``effect_tokens`` counts the
+    tokens that thread its side effects.
+    """
+
+    inputs: tuple[InputFacts, ...]
+    outputs: tuple[OutputFacts, ...]
+    base_requires_grad: tuple[bool, ...] = ()
+    effect_tokens: int = 0
+    is_random: bool = False
+    updated: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "updated", tuple(i for i, facts in enumerate(self.inputs) if facts.is_updated))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether calling the graph is all there is to do."""
+        return not self.updated and all(facts.relation is Relation.FRESH for facts in self.outputs)
