@@ -60,11 +60,12 @@ def bytes_moved(node: fx.Node) -> int:
 
 
 def flops(node: fx.Node) -> int:
-    """Return the floating-point operations of a node: exact for matmul-like ops, one an element for the rest."""
+    """Return the floating-point operations of a node: by formula for matmul-like ops, one an element for the rest."""
     op = op_of(node)
     if not isinstance(op, OpOverload):
         return sum(flops(inside) for subgraph in subgraphs_of(node) for inside in subgraph.graph.nodes)
-    if is_view(node) or Fact.CREATION in facts_of(node):
+    facts = facts_of(node)
+    if not facts.isdisjoint({Fact.VIEW, Fact.CREATION, Fact.COPY}):
         return 0
     formula = flop_registry.get(_COUNTED_AS.get(op.overloadpacket, op.overloadpacket))
     if formula is None:

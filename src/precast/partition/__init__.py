@@ -4,10 +4,14 @@ from precast.partition.default import default_partition as default_partition
 from precast.partition.explanation import PartitionExplanation as PartitionExplanation
 from precast.partition.explanation import explanation_of as explanation_of
 from precast.partition.min_cut import min_cut_rematerialization_partition as min_cut_rematerialization_partition
+from precast.partition.trade_off import TradeOffCurve as TradeOffCurve
+from precast.partition.trade_off import trade_off_curve as trade_off_curve
 
 __all__ = [
     "PartitionExplanation",
+    "TradeOffCurve",
     "default_partition",
     "explanation_of",
     "min_cut_rematerialization_partition",
+    "trade_off_curve",
 ]
