@@ -78,6 +78,11 @@ def get_inputs(path: str | Path) -> list[object]:
     return [_random_input(metadata) for metadata in read_input_metadata(path)]
 
 
+def random_input_like(value: object) -> object:
+    """Return a random input of the type, shape, stride, dtype and device of ``value``."""
+    return _random_input(describe_input(value))
+
+
 def _random_input(metadata: InputMetadata) -> object:
     kind = metadata["type"]
     if kind == "Tensor":

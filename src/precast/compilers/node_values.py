@@ -1,0 +1,40 @@
+"""What each node of a graph computes on given inputs."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import torch
+from torch import fx
+
+from precast.errors import PrecastError
+
+_WHAT_OPS_RAISE = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, PrecastError)
+
+Receive = Callable[[str, object], None]
+
+
+class _Recorder(fx.Interpreter):
+    def __init__(self, graph_module: fx.GraphModule, receive: Receive):
+        super().__init__(graph_module)
+        self.extra_traceback = False
+        self._receive = receive
+
+    def run_node(self, n: fx.Node) -> object:
+        result: object = super().run_node(n)
+        if isinstance(result, torch.Tensor | int | float):
+            self._receive(n.name, result)
+        return result
+
+
+def node_values(graph_module: fx.GraphModule, inputs: Sequence[object]) -> dict[str, object]:
+    """Return the tensors and numbers that nodes compute, by name; up to where the graph raises, if it does."""
+    values: dict[str, object] = {}
+    record_node_values(graph_module, inputs, values.__setitem__)
+    return values
+
+
+def record_node_values(graph_module: fx.GraphModule, inputs: Sequence[object], receive: Receive) -> None:
+    """Hand each node's value to ``receive`` as soon as it is there."""
+    # A graph to be minified is expected to fail.
+    with suppress(*_WHAT_OPS_RAISE), torch.no_grad():
+        _Recorder(graph_module, receive).run(*inputs)
