@@ -42,7 +42,7 @@ class _RandomnessProbe(TorchDispatchMode):
     """Notes whether any op drew random numbers."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -35,6 +35,7 @@ def functionalize(
 ) -> Program:
     """The same program as pure data flow; its ``boundary`` says what callers must be given back.
 
+    >>> import torch
     >>> from precast.capture import capture
     >>> print(functionalize(capture(lambda x: x.add_(1), (torch.zeros(2),))))
     def forward(x: f32[2]):
