@@ -20,8 +20,12 @@ class Joint:
 
 
 def trace_joint(function: Callable[..., object], *primals: torch.Tensor, dynamic: bool = False) -> Joint:
-    """Trace ``function`` and its gradients by all floating-point ``primals`` into one graph."""
-    inputs = [value.detach().clone().requires_grad_(value.is_floating_point()) for value in primals]
+    """Trace ``function`` and its gradients into one graph: by ``primals`` that ask for it, else by all real ones."""
+    asking = any(value.requires_grad for value in primals)
+    inputs = [
+        value.detach().clone().requires_grad_(value.requires_grad if asking else value.is_floating_point())
+        for value in primals
+    ]
 
     def catch(module: fx.GraphModule, joint_inputs: Sequence[object], **options: int) -> None:
         raise _Caught(module, options["num_fwd_outputs"])

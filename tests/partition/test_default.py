@@ -5,11 +5,11 @@ import importlib.util
 import pytest
 import torch
 import torch.nn.functional as F
-from joint_graphs import assert_halves_equal_joint, called, placeholder_names, saved_names, trace_joint
 from torch import fx
 
 from precast.errors import InputValueError
 from precast.partition import default_partition
+from tests.partition.joint_graphs import assert_halves_equal_joint, called, placeholder_names, saved_names, trace_joint
 
 
 def layer(x, w):

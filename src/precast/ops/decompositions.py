@@ -39,8 +39,7 @@ _SMALL_OPS = [
     _aten.detach,
     _aten.conj_physical,
     _aten.is_same_size,
-    _aten.masked_fill.Scalar,
-    _aten.masked_fill.Tensor,
+    _aten.masked_fill,
     _aten.native_dropout_backward,
 ]
 

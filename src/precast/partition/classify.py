@@ -21,12 +21,10 @@ from torch import fx
 from torch.fx.node import Argument
 
 from precast.errors import InputValueError
+from precast.ir.node_meta import is_backward
 from precast.ops.facts import is_pure, is_random
 
 NodeSet: TypeAlias = frozenset[fx.Node]
-
-_FORWARD_TAGS = frozenset({"is_forward", "must_be_in_forward"})
-_BACKWARD_TAGS = frozenset({"is_backward", "must_be_in_backward"})
 
 
 @dataclass(frozen=True)
@@ -145,21 +143,24 @@ def _pinned(
 ) -> tuple[list[fx.Node], list[fx.Node]]:
     """Return the draws and effects of the forward, and those of the backward; neither may wander or vanish.
 
-    Tracing records in the order of execution, so what was recorded before the last node the forward outputs need was
-    run by the forward. A tag set while tracing knows better.
+    Tracing may have told who ran a node. If not: it records in the order of execution, so what comes before the last
+    node that the forward outputs need was run by the forward.
     """
+    is_told = any(is_backward(node) for node in nodes)
     forward, backward = [], []
     for index, node in enumerate(nodes):
         tag = node.meta.get("partitioner_tag")
         acts = node.op == "call_function" and (not is_pure(node) or is_random(node))
         if tag == "must_be_in_backward" or (acts and node in tied_to_tangents):
             backward.append(node)
-        elif tag == "must_be_in_forward" or (acts and tag in _FORWARD_TAGS):
+        elif tag == "must_be_in_forward":
             forward.append(node)
-        elif acts and tag in _BACKWARD_TAGS and node not in required:
-            backward.append(node)
         elif acts and node not in required:
-            (forward if index < last_forward else backward).append(node)
+            if tag is None:
+                in_backward = is_backward(node) if is_told else index > last_forward
+            else:
+                in_backward = tag == "is_backward"
+            (backward if in_backward else forward).append(node)
     return forward, backward
 
 

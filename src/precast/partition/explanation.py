@@ -1,15 +1,16 @@
 """Why each tensor is saved and each op recomputed, as data and as a table."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from torch import fx
 
-from precast.ops.cost import bytes_moved, bytes_of, flops
+from precast.ir.node_meta import SourceLine, source_line_of
+from precast.ops.cost import bytes_moved, bytes_of, elements_of, flops
 from precast.ops.facts import op_name
-from precast.partition.classify import JointGraph, is_symbolic
+from precast.partition.classify import JointGraph, is_item_of_tuple, is_symbolic
 from precast.partition.policy import Recompute, Verdict
+from precast.partition.recipes import recipe_of
 from precast.partition.replay import state_bytes, state_name
 from precast.partition.split import nodes_of_backward, replayed_nodes
 from precast.partition.storage import storage_root
@@ -24,7 +25,7 @@ class SavedTensor:
     name: str
     bytes: int
     reason: str
-    source_line: str | None
+    source_line: SourceLine | None
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class RecomputedOp:
     reason: str
     flops: int
     bytes_moved: int
-    source_line: str | None
+    source_line: SourceLine | None
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,9 @@ class PartitionExplanation:
         return "\n".join(
             [
                 f"saved: {self.saved_bytes:,} bytes (default partition: {self.default_bytes:,})",
-                *_aligned([(t.name, f"{t.bytes:,}", t.reason, t.source_line or "") for t in saved]),
+                *_aligned([(t.name, f"{t.bytes:,}", t.reason, _told(t.source_line)) for t in saved]),
                 f"recomputed: {self.recomputed_flops:,} FLOPs",
-                *_aligned([(op.name, f"{op.flops:,}", op.reason, op.source_line or "") for op in recomputed]),
+                *_aligned([(op.name, f"{op.flops:,}", op.reason, _told(op.source_line)) for op in recomputed]),
             ]
         )
 
@@ -108,16 +109,11 @@ def explain(
     )
 
 
-def source_line(node: fx.Node) -> str | None:
-    """Return the user's line a node comes from, as ``file:line``."""
-    lines = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
-    return ":".join(lines[-1]) if lines else None
-
-
 def _saved_tensor(node: fx.Node, verdicts: Mapping[fx.Node, Verdict], held: Collection[fx.Node]) -> SavedTensor:
     root = storage_root(node)
     kept = 0 if root in held else bytes_of(root.meta.get("val"))
-    return SavedTensor(node.name, kept, _reason_to_save(node, verdicts.get(node), root in held), source_line(node))
+    maker = node.all_input_nodes[0] if is_item_of_tuple(node) else node
+    return SavedTensor(node.name, kept, _reason_to_save(node, verdicts.get(maker), root in held), source_line_of(maker))
 
 
 def _reason_to_save(node: fx.Node, verdict: Verdict | None, is_held: bool) -> str:
@@ -129,13 +125,18 @@ def _reason_to_save(node: fx.Node, verdict: Verdict | None, is_held: bool) -> st
 
 
 def _saved_state(node: fx.Node) -> SavedTensor:
-    return SavedTensor(state_name(node), state_bytes(node), f"replays the draw of {node.name}", source_line(node))
+    return SavedTensor(state_name(node), state_bytes(node), f"replays the draw of {node.name}", source_line_of(node))
 
 
 def _recomputed_op(node: fx.Node, verdict: Verdict) -> RecomputedOp:
     pressed = verdict.recompute is Recompute.COSTLY
     reason = f"the budget asks for it ({verdict.reason})" if pressed else verdict.reason
-    return RecomputedOp(node.name, op_name(node.target), reason, flops(node), bytes_moved(node), source_line(node))
+    recipe = recipe_of(node)
+    if recipe is None:
+        op, work = op_name(node.target), flops(node)
+    else:
+        op, work = op_name(recipe.op), elements_of(node.meta.get("val"))
+    return RecomputedOp(node.name, op, reason, work, bytes_moved(node), source_line_of(node))
 
 
 def _aligned(rows: list[tuple[str, str, str, str]]) -> list[str]:
@@ -144,3 +145,7 @@ def _aligned(rows: list[tuple[str, str, str, str]]) -> list[str]:
         f"  {name:<{widths[0]}}  {amount:>{widths[1]}}  {reason:<{widths[2]}}  {line}".rstrip()
         for name, amount, reason, line in rows
     ]
+
+
+def _told(line: SourceLine | None) -> str:
+    return str(line) if line else ""
