@@ -1,0 +1,132 @@
+"""A zip whose members are stored as they are, each at a multiple of 64 bytes: what is in it can be mapped in place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import struct
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from precast.artifact.schema import damaged
+
+ALIGNMENT = 64
+MAX_MEMBERS = 1000
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
+_PADDING_FIELD = 0x5043  # a private extra field that only fills space
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,4}")
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def write_archive(path: Path, members: Mapping[str, bytes | memoryview]) -> None:
+    """Write all members, in this order. The file appears complete or not at all; equal members give equal bytes."""
+    handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            _write_members(file, members)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(partial, 0o644)
+        os.replace(partial, path)
+    finally:
+        Path(partial).unlink(missing_ok=True)
+
+
+def _write_members(file: BinaryIO, members: Mapping[str, bytes | memoryview]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in members.items():
+            assert _SAFE_NAME.fullmatch(name), f"{name!r} is no name for a member"
+            info = zipfile.ZipInfo(name, _TIME)
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            # A field of zeros brings the data to the next multiple; its own header takes 4 bytes.
+            start = file.tell() + _LOCAL_HEADER.size + len(name) + 4
+            padding = -start % ALIGNMENT
+            info.extra = struct.pack("<HH", _PADDING_FIELD, padding) + bytes(padding)
+            info.file_size = len(content)
+            archive.writestr(info, content)
+
+
+def read_archive(data: memoryview) -> dict[str, memoryview]:
+    """The members, as windows on `data`. Nothing is trusted: names, sizes, offsets and overlaps are checked."""
+    try:
+        with zipfile.ZipFile(_ReadOnly(data)) as archive:
+            infos = archive.infolist()
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        struct.error,
+        OverflowError,
+        NotImplementedError,
+        UnicodeDecodeError,
+    ) as problem:
+        raise damaged("the file is not a Precast archive", str(problem)) from problem
+    if len(infos) > MAX_MEMBERS:
+        raise damaged(f"the archive has {len(infos)} members", f"at most {MAX_MEMBERS} are allowed")
+    members: dict[str, memoryview] = {}
+    end = 0
+    for info in sorted(infos, key=lambda each: each.header_offset):
+        start = _check_member(info, data, end)
+        if info.filename in members:
+            raise damaged(f"the archive has two members {info.filename!r}", "names must differ")
+        end = start + info.file_size
+        members[info.filename] = data[start:end]
+    return members
+
+
+def _check_member(info: zipfile.ZipInfo, data: memoryview, previous_end: int) -> int:
+    """Where the member's bytes begin, once all about it is right."""
+    name = info.filename
+    if not _SAFE_NAME.fullmatch(name):
+        raise damaged(f"the archive has a member {name!r}", "that is no plain relative path")
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ~0x800 or info.compress_size != info.file_size:
+        raise damaged(f"{name} is compressed or encrypted", "members are stored as they are")
+    header = data[info.header_offset : info.header_offset + _LOCAL_HEADER.size]
+    if info.header_offset < previous_end or len(header) != _LOCAL_HEADER.size:
+        raise damaged(f"{name} begins outside the file or inside another member", "its offset is wrong")
+    signature, *_, name_length, extra_length = _LOCAL_HEADER.unpack(header)
+    name_start = info.header_offset + _LOCAL_HEADER.size
+    start = name_start + name_length + extra_length
+    if signature != b"PK\x03\x04" or bytes(data[name_start : name_start + name_length]) != name.encode():
+        raise damaged(f"{name} has a wrong local header", "it names another member")
+    if start + info.file_size > len(data) or start % ALIGNMENT:
+        raise damaged(f"{name} ends outside the file, or is not aligned", "its size or place is wrong")
+    return start
+
+
+def check_member(name: str, content: memoryview | bytes, size: int, sha256: str) -> None:
+    """Compare with what the manifest says."""
+    if len(content) != size:
+        raise damaged(f"{name} has {len(content)} bytes", f"the manifest says {size}")
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise damaged(f"{name} is not what was packed", "its SHA-256 differs from the manifest's")
+
+
+class _ReadOnly:
+    """Just enough of a file for `zipfile`, over memory, without copying all of it."""
+
+    def __init__(self, data: memoryview):
+        self.data, self.position = data, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: len(self.data)}[whence]
+        self.position = max(base + offset, 0)
+        return self.position
+
+    def read(self, count: int = -1) -> bytes:
+        stop = len(self.data) if count < 0 else min(self.position + count, len(self.data))
+        chunk = bytes(self.data[self.position : stop])
+        self.position += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Nothing to close: the memory belongs to the caller."""

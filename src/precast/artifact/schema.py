@@ -1,0 +1,130 @@
+"""JSON checked against a table before anything uses it.
+
+A shape is `Text` or `Count` with limits, `ListOf`, `MapOf` for an object with free keys, `OneOf` for alternatives, or a
+dict for an object with exactly these keys.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from precast.errors import ArtifactError
+
+Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Text:
+    """A string that matches `pattern` as a whole."""
+
+    pattern: str
+
+
+@dataclass(frozen=True)
+class Count:
+    """A whole number from 0 to `limit`."""
+
+    limit: int = 2**62
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """An object whose keys match `keys` and whose values have the shape `values`."""
+
+    keys: Text
+    values: Shape
+    limit: int
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list of at most `limit` members."""
+
+    members: Shape
+    limit: int
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Any of several shapes."""
+
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True)
+class Anything:
+    """Whatever there is; for the parts of another version's file that nobody reads."""
+
+
+ANYTHING = Anything()
+
+Shape = Text | Count | MapOf | ListOf | OneOf | Anything | dict[str, "Shape"]
+
+
+def damaged(what: str, why: str) -> ArtifactError:
+    return ArtifactError(what, why=why, fix="get the file again from where it was made")
+
+
+def parse_json(text: bytes | str, shape: Shape, *, name: str) -> Json:
+    """Parse and check; whatever is wrong is an ``ArtifactError`` that names the place."""
+    try:
+        value: Json = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as problem:
+        raise damaged(f"{name} is not valid JSON", str(problem) or type(problem).__name__) from problem
+    check_shape(value, shape, name)
+    return value
+
+
+def check_shape(value: Json, shape: Shape, at: str) -> None:
+    """Raise unless `value` has the shape; `at` is the path to it."""
+    match shape:
+        case Text(pattern):
+            _require(isinstance(value, str) and re.fullmatch(pattern, value) is not None, at, f"text like {pattern}")
+        case Count(limit):
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            _require(is_number and 0 <= value <= limit, at, f"a whole number up to {limit}")  # type: ignore[operator]
+        case ListOf(members, limit):
+            _require(isinstance(value, list) and len(value) <= limit, at, f"a list of at most {limit}")
+            for position, member in enumerate(value):  # type: ignore[arg-type]
+                check_shape(member, members, f"{at}[{position}]")
+        case MapOf(keys, values, limit):
+            _require(isinstance(value, dict) and len(value) <= limit, at, f"an object of at most {limit} keys")
+            for key, member in value.items():  # type: ignore[union-attr]
+                check_shape(key, keys, f"the keys of {at}")
+                check_shape(member, values, f"{at}.{key}")
+        case OneOf(shapes):
+            _require(any(_fits(value, each) for each in shapes), at, "one of the allowed forms")
+        case Anything():
+            pass
+        case _:
+            _require(
+                isinstance(value, dict) and set(value) == set(shape), at, f"an object with {', '.join(sorted(shape))}"
+            )
+            for key, member_shape in shape.items():
+                check_shape(value[key], member_shape, f"{at}.{key}")  # type: ignore[index,call-overload]
+
+
+def _fits(value: Json, shape: Shape) -> bool:
+    try:
+        check_shape(value, shape, "")
+    except ArtifactError:
+        return False
+    return True
+
+
+def _require(is_right: bool, at: str, expected: str) -> None:
+    if not is_right:
+        raise damaged(f"{at} is not as it should be", f"expected {expected}")
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    keys = dict(pairs)
+    if len(keys) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return keys
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is no JSON number")

@@ -1,0 +1,79 @@
+"""Weights in safetensors layout: a length, a JSON header, then the tensors one after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from precast.artifact.schema import Count, ListOf, MapOf, Shape, Text, damaged, parse_json
+
+ALIGNMENT = 64
+MAX_HEADER = 64 * 1024 * 1024
+# Short name → (name in the header, size of an element, numpy's type that carries the bytes).
+_DTYPES = {
+    "f64": ("F64", 8, "<f8"), "f32": ("F32", 4, "<f4"), "f16": ("F16", 2, "<f2"), "bf16": ("BF16", 2, "<u2"),
+    "i64": ("I64", 8, "<i8"), "i32": ("I32", 4, "<i4"), "i16": ("I16", 2, "<i2"), "i8": ("I8", 1, "|i1"),
+    "u8": ("U8", 1, "|u1"), "bool": ("BOOL", 1, "|b1"),
+}  # fmt: skip
+_SHORT = {name: (short, size, carrier) for short, (name, size, carrier) in _DTYPES.items()}
+_HEADER: Shape = MapOf(
+    Text(r"[^\x00-\x1f]{1,1024}"),
+    {"dtype": Text("|".join(_SHORT)), "shape": ListOf(Count(2**48), 16), "data_offsets": ListOf(Count(), 2)},
+    1_000_000,
+)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor's bytes, row-major; `carrier` is a numpy array of its bits (bf16 as 16-bit integers)."""
+
+    dtype: str
+    carrier: np.ndarray[Any, np.dtype[Any]]
+
+
+def write_weights(weights: Mapping[str, Weight]) -> bytes:
+    """All weights in one block, larger elements first so that each lies aligned to its own size."""
+    order = sorted(weights, key=lambda name: (-_DTYPES[weights[name].dtype][1], name))
+    header: dict[str, object] = {}
+    blocks: list[bytes] = []
+    position = 0
+    for name in order:
+        weight = weights[name]
+        block = np.ascontiguousarray(weight.carrier).tobytes()
+        header[name] = {
+            "dtype": _DTYPES[weight.dtype][0],
+            "shape": list(weight.carrier.shape),
+            "data_offsets": [position, position + len(block)],
+        }
+        blocks.append(block)
+        position += len(block)
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text + b"".join(blocks)
+
+
+def read_weights(data: memoryview) -> dict[str, Weight]:
+    """Arrays over `data`, without copying; every offset is checked against the data's size first."""
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(MAX_HEADER, len(data) - 8):
+        raise damaged("the weights have a wrong header", f"it claims {length} bytes of {len(data)}")
+    header: Any = parse_json(bytes(data[8 : 8 + length]), _HEADER, name="the header of the weights")
+    body = data[8 + length :]
+    weights: dict[str, Weight] = {}
+    end = 0
+    for name, record in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        short, size, carrier = _SHORT[record["dtype"]]
+        start, stop = record["data_offsets"] if len(record["data_offsets"]) == 2 else (0, -1)
+        if start != end or stop - start != prod(record["shape"]) * size or stop > len(body):
+            raise damaged(
+                f"the weight {name!r} lies outside the data or does not follow the one before", "wrong offsets"
+            )
+        flat = np.frombuffer(body[start:stop], dtype=carrier)
+        weights[name] = Weight(short, flat.reshape(record["shape"]))
+        end = stop
+    return weights

@@ -1,0 +1,1 @@
+"""C++ sources → shared library, cached by content."""

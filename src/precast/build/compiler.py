@@ -1,0 +1,72 @@
+"""The C++ compiler: which one, with which flags, and what it says when it refuses."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from precast.errors import BuildError
+
+CANDIDATES = ("g++", "c++", "clang++")
+# NaN and infinity keep their meaning; what is given up is errno, trapping, and nothing else. Products and sums are
+# rounded one by one, as eager does; where fusing them helps, the math header asks for it.
+COMPILE_FLAGS = (
+    "-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fwrapv", "-fno-math-errno",
+    "-fno-trapping-math", "-ffp-contract=off", "-Wno-unknown-pragmas",
+)  # fmt: skip
+# The C++ library is linked in, so that a shipped model needs only libc, libm and libgomp (and oneDNN where it calls it).
+LINK_FLAGS = (
+    "-shared", "-fopenmp", "-static-libstdc++", "-static-libgcc", "-Wl,-Bsymbolic", "-Wl,--build-id=none",
+    "-Wl,--no-undefined", "-Wl,--as-needed", "-Wl,--exclude-libs,ALL",
+)  # fmt: skip
+SHOWN_ERRORS = 8
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A compiler on this machine. `identity` changes when it is replaced; finding that out does not run it."""
+
+    path: Path
+    identity: str
+
+
+def find_compiler(compiler: str | None = None) -> Compiler:
+    """The compiler named, or the first of `CANDIDATES` that there is."""
+    found = next((path for name in ([compiler] if compiler else CANDIDATES) if (path := shutil.which(name))), None)
+    if found is None:
+        raise BuildError(
+            f"no C++ compiler: {compiler or ', '.join(CANDIDATES)} cannot be run",
+            why="the native backend compiles the loops it writes",
+            fix="install one (Debian, Ubuntu: the package g++; Fedora: gcc-c++), or use backend='interpret'",
+        )
+    path = Path(found).resolve()
+    facts = path.stat()
+    return Compiler(path, f"{path} {facts.st_size} {facts.st_mtime_ns}")
+
+
+def cpu_identity() -> str:
+    """What ``-march=native`` depends on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    kept = ("vendor_id", "cpu family", "model\t", "model name", "flags")
+    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(kept)))
+
+
+def run_compiler(compiler: Compiler, arguments: Sequence[str | Path], *, what: str) -> None:
+    """Run it; on failure, raise with the first errors it printed."""
+    command = [str(compiler.path), *map(str, arguments)]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        raise BuildError(
+            f"the C++ compiler refused {what}",
+            why=first_errors(finished.stderr) or f"it ended with status {finished.returncode}",
+            fix="this is a defect of Precast, or of the compiler: report it, or use backend='interpret'",
+            at=" ".join(command),
+        )
+
+
+def first_errors(output: str) -> str:
+    lines = [line for line in output.splitlines() if "error" in line.lower() or "undefined reference" in line]
+    return "\n       ".join((lines or output.splitlines())[:SHOWN_ERRORS])

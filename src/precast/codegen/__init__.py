@@ -1,0 +1,1 @@
+"""Loop programs → C++ sources."""

@@ -1,0 +1,148 @@
+"""Scalars as C++ expressions; equal ones once, those with a name or several readers as local constants.
+
+Before: ``gelu = mul(add(mm[i0, i1], b[i1]), …)``
+After::
+
+    const float add = mm[i0 * 6 + i1] + b[i1];
+    const float gelu = add * …;
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from precast.codegen.cpp_types import CPP_TYPES, Namer, index_text, literal
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.scalars import (
+    Accumulated,
+    Accumulator,
+    Apply,
+    Cast,
+    Constant,
+    IndexValue,
+    Load,
+    Named,
+    Scalar,
+    operands_of,
+    walk,
+)
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "logical_and": "&", "logical_or": "|", "logical_xor": "!=",
+}  # fmt: skip
+_FUNCTIONS = {
+    "atan2": "std::atan2", "copysign": "std::copysign", "hypot": "std::hypot", "nextafter": "std::nextafter",
+    "bitwise_left_shift": "precast::left_shift", "bitwise_right_shift": "precast::right_shift", "fma": "std::fma",
+}  # fmt: skip
+# C++ computes with small integers as int: the result must be brought back.
+_PROMOTED = frozenset({"i16", "i8", "u8"})
+
+
+class Expressions:
+    """Writes scalars of one kernel; remembers, scope by scope, what is already a local constant."""
+
+    def __init__(self, namer: Namer, pointers: dict[Buffer, str], accumulators: dict[Accumulator, str]):
+        self.namer, self.pointers, self.accumulators = namer, pointers, accumulators
+
+    def write(self, roots: Sequence[Scalar]) -> tuple[list[str], list[str]]:
+        """Declarations of local constants, and the text of each root, for one loop body."""
+        numbers, readers, names = self._number(roots)
+        texts: dict[int, str] = {}
+        lines: list[str] = []
+        for value in walk(*roots):
+            number = numbers[id(value)]
+            if number in texts:
+                continue
+            operands = [texts[numbers[id(operand)]] for operand in operands_of(value)]
+            text = self._text(value, operands)
+            is_leaf = isinstance(value, Constant | Accumulated)
+            if not is_leaf and (number in names or readers[number] > 1):
+                name = self.namer.fresh(names.get(number, f"t{len(lines)}"))
+                lines.append(f"const {CPP_TYPES[value.dtype]} {name} = {_unwrapped(text)};")
+                text = name
+            texts[number] = text
+        return lines, [_unwrapped(texts[numbers[id(root)]]) for root in roots]
+
+    def _number(self, roots: Sequence[Scalar]) -> tuple[dict[int, int], Counter[int], dict[int, str]]:
+        """Give equal scalars equal numbers; count how often each number is read; collect names."""
+        numbers: dict[int, int] = {}
+        known: dict[object, int] = {}
+        readers: Counter[int] = Counter()
+        names: dict[int, str] = {}
+        for value in walk(*roots):
+            if isinstance(value, Named):
+                numbers[id(value)] = numbers[id(value.value)]
+                names.setdefault(numbers[id(value)], value.name)
+                continue
+            operands = tuple(numbers[id(operand)] for operand in operands_of(value))
+            key = _key(value, operands)
+            if key not in known:
+                known[key] = len(known)
+                readers.update(operands)
+            numbers[id(value)] = known[key]
+        readers.update(numbers[id(root)] for root in roots)
+        return numbers, readers, names
+
+    def _text(self, value: Scalar, operands: list[str]) -> str:
+        match value:
+            case Load(buffer, indices, guard):
+                element = f"{self.pointers[buffer]}[{index_text(buffer.offset(indices))}]"
+                return element if guard is None else f"({operands[0]} ? {element} : {CPP_TYPES[value.dtype]}(0))"
+            case Constant(number, dtype):
+                return literal(number, dtype)
+            case IndexValue(index, dtype):
+                return f"static_cast<{CPP_TYPES[dtype]}>({index_text(index)})"
+            case Apply(operation, _, dtype):
+                return _operation_text(operation, operands, dtype)
+            case Cast(_, dtype):
+                return f"precast::cast<{CPP_TYPES[dtype]}>({_unwrapped(operands[0])})"
+            case Accumulated(accumulator):
+                return self.accumulators[accumulator]
+            case Named():
+                return operands[0]
+
+
+def _operation_text(operation: str, operands: list[str], dtype: str) -> str:
+    if operation in _INFIX:
+        text = f"({operands[0]} {_INFIX[operation]} {operands[1]})"
+    elif operation == "neg":
+        text = f"(-{operands[0]})"
+    elif operation == "logical_not":
+        return f"(!{operands[0]})"
+    elif operation == "where":
+        return f"({operands[0]} ? {operands[1]} : {operands[2]})"
+    else:
+        function = _FUNCTIONS.get(operation, f"precast::{operation}")
+        return f"{function}({', '.join(map(_unwrapped, operands))})"
+    return f"{CPP_TYPES[dtype]}{text}" if dtype in _PROMOTED else text
+
+
+def _key(value: Scalar, operands: tuple[int, ...]) -> object:
+    match value:
+        case Load(buffer, indices, _):
+            return "load", buffer, buffer.offset(indices), operands
+        case Constant(number, dtype):
+            return "constant", repr(number), dtype
+        case IndexValue(index, dtype):
+            return "index", index, dtype
+        case Apply(operation, _, dtype):
+            return operation, operands, dtype
+        case Cast(_, dtype):
+            return "cast", operands, dtype
+        case Accumulated(accumulator):
+            return "accumulated", id(accumulator)
+    raise AssertionError(f"no key for {type(value).__name__}")
+
+
+def _unwrapped(text: str) -> str:
+    """Without one pair of brackets around the whole."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and position < len(text) - 1:
+            return text
+    return text[1:-1]

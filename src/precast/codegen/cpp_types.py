@@ -1,0 +1,112 @@
+"""C++ spellings of loop IR's element types, numbers and subscripts."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+
+from precast.ir.loops.index import Index, Quotient, Remainder, Symbol, Variable, is_non_negative
+
+CPP_TYPES = {
+    "f64": "double", "f32": "float", "f16": "precast::float16", "bf16": "precast::bfloat16", "i64": "int64_t",
+    "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "bool",
+}  # fmt: skip
+DLPACK_TYPES = {
+    "f64": (2, 64), "f32": (2, 32), "f16": (2, 16), "bf16": (4, 16), "i64": (0, 64),
+    "i32": (0, 32), "i16": (0, 16), "i8": (0, 8), "u8": (1, 8), "bool": (6, 8),
+}  # fmt: skip
+
+_KEYWORDS = frozenset(
+    "alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double else"
+    " enum explicit export extern false float for friend goto if inline int long mutable namespace new noexcept not"
+    " nullptr operator or private protected public register return short signed sizeof static struct switch template this"
+    " throw true try typedef typename union unsigned using virtual void volatile while xor precast kernels frame".split()
+)
+
+
+def identifier(name: str) -> str:
+    """A C++ name that is as close to `name` as the language allows."""
+    cleaned = re.sub(r"\W", "_", name)
+    return f"{cleaned}_" if cleaned in _KEYWORDS or not cleaned or cleaned[0].isdigit() else cleaned
+
+
+class Namer:
+    """Hands out names that are different from each other."""
+
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+
+    def fresh(self, wish: str) -> str:
+        base = identifier(wish)
+        name, number = base, 0
+        while name in self.taken:
+            number += 1
+            name = f"{base}_{number}"
+        self.taken.add(name)
+        return name
+
+
+def literal(value: float | int | bool, dtype: str) -> str:
+    """A constant that has exactly this value in C++."""
+    spelling = CPP_TYPES[dtype]
+    if dtype == "bool":
+        return "true" if value else "false"
+    if dtype in ("f16", "bf16"):
+        return f"{spelling}({literal(value, 'f32')})"
+    if dtype in ("f32", "f64"):
+        return _float_literal(float(value), dtype)
+    # The smallest 64-bit number has no literal of its own: C++ reads a minus and a number that is too large.
+    number = "(-9223372036854775807 - 1)" if value == -(2**63) else str(int(value))
+    return number if dtype == "i32" else f"{spelling}({number})"
+
+
+def _float_literal(value: float, dtype: str) -> str:
+    spelling, suffix = (CPP_TYPES[dtype], "f" if dtype == "f32" else "")
+    if math.isnan(value):
+        return f"precast::not_a_number<{spelling}>"
+    if dtype == "f32" and math.isfinite(value):
+        value = _single(value)
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}precast::infinity<{spelling}>"
+    text = _shortest_single(value) if dtype == "f32" else repr(value)
+    return text + suffix
+
+
+def _single(value: float) -> float:
+    try:
+        rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return rounded
+
+
+def _shortest_single(value: float) -> str:
+    """The shortest decimal that a float reads back as `value`."""
+    for digits in range(1, 10):
+        text = f"{value:.{digits}g}"
+        if _single(float(text)) == value:
+            return text if any(mark in text for mark in ".en") else f"{text}.0"
+    raise AssertionError(f"{value} is no single-precision number")
+
+
+def index_text(index: Index) -> str:
+    """A subscript in C++. Division of what cannot be negative is C++'s own."""
+    parts: list[str] = []
+    for monomial, coefficient in index.terms:
+        factors = [_atom_text(factor) for factor in monomial]
+        if abs(coefficient) != 1 or not factors:
+            factors.append(str(abs(coefficient)))
+        sign = ("-" if coefficient < 0 else "") if not parts else (" - " if coefficient < 0 else " + ")
+        parts.append(sign + " * ".join(factors))
+    return "".join(parts) or "0"
+
+
+def _atom_text(factor: Symbol | Variable | Quotient | Remainder) -> str:
+    if isinstance(factor, Symbol | Variable):
+        return identifier(factor.name)
+    numerator, denominator = index_text(factor.numerator), index_text(factor.denominator)
+    is_quotient = isinstance(factor, Quotient)
+    if is_non_negative(factor.numerator):
+        return f"(({numerator}) {'/' if is_quotient else '%'} ({denominator}))"
+    return f"precast::{'floor_divide' if is_quotient else 'floor_remainder'}({numerator}, {denominator})"

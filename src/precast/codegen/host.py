@@ -1,0 +1,182 @@
+"""Host code: the function that runs an entry's steps in order, and the tables that describe it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precast.codegen.cpp_types import CPP_TYPES, DLPACK_TYPES, Namer, identifier, index_text
+from precast.codegen.describe import Entry, describe_entry
+from precast.codegen.kernels import KernelFunction
+from precast.ir.loops.buffers import Buffer, View
+from precast.ir.loops.index import Index
+from precast.ir.loops.program import FallbackStep, Kernel, LibraryCall, SizeSource
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel's function and the arguments of this call."""
+
+    function: KernelFunction
+    buffers: tuple[Buffer, ...]
+    sizes: tuple[str, ...]
+
+
+def write_host(entries: Sequence[Entry], calls: Sequence[dict[Kernel, Call]]) -> str:
+    """The unit that ties everything together: declarations of kernels, one function an entry, the tables."""
+    declarations = {call.function.declaration for each in calls for call in each.values()}
+    parts = ['#include "precast_host.h"', '#include "precast_kernels.h"', ""]
+    parts += ["namespace kernels {", *sorted(declarations), "}  // namespace kernels", ""]
+    for number, (entry, kernels) in enumerate(zip(entries, calls, strict=True)):
+        parts += _EntryWriter(number, entry, kernels).lines()
+    parts += ["namespace precast {", "const entry entries[] = {"]
+    parts += [f"    {_table_row(entry)}," for entry in entries]
+    parts += ["};", f"const size_t entry_count = {len(entries)};", "}  // namespace precast", ""]
+    return "\n".join(parts)
+
+
+class _EntryWriter:
+    def __init__(self, number: int, entry: Entry, kernels: dict[Kernel, Call]):
+        self.number, self.entry, self.plan, self.kernels = number, entry, entry.plan, kernels
+        self.prefix = identifier(entry.name)
+        namer = Namer()
+        namer.taken |= {identifier(source.symbol) for source in entry.program.sizes} | {"sizes", "layouts", "status"}
+        buffers = (*entry.program.inputs, *entry.program.outputs, *entry.program.temporaries)
+        self.pointers = {buffer: namer.fresh(buffer.name) for buffer in buffers}
+
+    def lines(self) -> list[str]:
+        program = self.entry.program
+        inputs = [_spec_text(buffer, self.entry.weights.get(buffer.name)) for buffer in program.inputs]
+        outputs = [_spec_text(buffer, None) for buffer in program.outputs]
+        sizes = [f"{{{source.position}, {source.dimension}}}" for source in program.sizes]
+        return [
+            *_table("tensor_spec", f"{self.prefix}_inputs", inputs),
+            *_table("tensor_spec", f"{self.prefix}_outputs", outputs),
+            *_table("size_source", f"{self.prefix}_sizes", sizes),
+            f"static const char {self.prefix}_json[] = {json.dumps(json.dumps(describe_entry(self.entry)))};",
+            "",
+            *self._layouts(),
+            *self._arena_size(),
+            *self._run(),
+        ]
+
+    def _layouts(self) -> list[str]:
+        program = self.entry.program
+        numbers = [size for buffer in (*program.inputs, *program.outputs) for size in (*buffer.shape, *buffer.strides)]
+        assignments = [f"    layouts[{position}] = {index_text(size)};" for position, size in enumerate(numbers)]
+        header = f"static void {self.prefix}_layouts([[maybe_unused]] const int64_t* sizes, [[maybe_unused]] int64_t* layouts) {{"
+        return [header, *_size_lines(program.sizes, "sizes"), *assignments, "}", ""]
+
+    def _arena_size(self) -> list[str]:
+        header = f"static int64_t {self.prefix}_arena_size([[maybe_unused]] const int64_t* sizes) {{"
+        size = index_text(self.plan.arena_size)
+        return [header, *_size_lines(self.entry.program.sizes, "sizes"), f"    return {size};", "}", ""]
+
+    def _run(self) -> list[str]:
+        program = self.entry.program
+        lines = [f"static int32_t {self.prefix}_run(const precast::frame& frame) {{"]
+        lines += _size_lines(program.sizes, "frame.sizes")
+        for kind, buffers in (("inputs", program.inputs), ("outputs", program.outputs)):
+            lines += [self._pointer(buffer, f"frame.{kind}[{n}]") for n, buffer in enumerate(buffers)]
+        for buffer in program.temporaries:
+            lines.append(self._pointer(buffer, f"frame.arena + {_term(self.plan.offsets[buffer])}"))
+        fallbacks = 0
+        for step in program.steps:
+            match step:
+                case Kernel():
+                    lines.append("    " + self._kernel_call(step))
+                case LibraryCall():
+                    lines += self._library_call(step)
+                case FallbackStep():
+                    lines += self._fallback_call(step, fallbacks)
+                    fallbacks += 1
+        return [*lines, "    return PRECAST_OK;", "}", ""]
+
+    def _pointer(self, buffer: Buffer, address: str) -> str:
+        spelling = CPP_TYPES[buffer.dtype]
+        cast = (
+            f"static_cast<{spelling}*>"
+            if address.startswith(("frame.in", "frame.out"))
+            else f"reinterpret_cast<{spelling}*>"
+        )
+        return f"    [[maybe_unused]] auto* {self.pointers[buffer]} = {cast}({address});"
+
+    def _kernel_call(self, kernel: Kernel) -> str:
+        call = self.kernels[kernel]
+        arguments = [*(self.pointers[buffer] for buffer in call.buffers), *map(identifier, call.sizes)]
+        return f"kernels::{call.function.name}({', '.join(arguments)});"
+
+    def _library_call(self, step: LibraryCall) -> list[str]:
+        operands = [self._matrix(view) for view in (*step.inputs, *step.outputs)]
+        rank = len(step.outputs[0].shape)
+        dtype = _dtype_text(step.outputs[0].dtype)
+        return [
+            *(f"    // {origin}" for origin in step.origins),
+            f"    if (const auto status = precast::{step.routine}(frame.context, {dtype}, {rank}, {', '.join(operands)}))",
+            "        return status;",
+        ]
+
+    def _matrix(self, view: View) -> str:
+        data = self.pointers[view.buffer] + ("" if view.offset.constant == 0 else f" + {_term(view.offset)}")
+        return f"{{{data}, {{{_list(view.shape)}}}, {{{_list(view.strides)}}}}}"
+
+    def _fallback_call(self, step: FallbackStep, number: int) -> list[str]:
+        tensors = [*step.inputs, *step.outputs]
+        lines = [f"    {{  // {origin}" for origin in step.origins]
+        for position, buffer in enumerate(tensors):
+            lines.append(f"        int64_t shape_{position}[] = {{{_list(buffer.shape) or '0'}}};")
+            lines.append(f"        int64_t strides_{position}[] = {{{_list(buffer.strides) or '0'}}};")
+        rows = [self._tensor(buffer, position) for position, buffer in enumerate(tensors)]
+        inputs, outputs = rows[: len(step.inputs)], rows[len(step.inputs) :]
+        lines.append(f"        const precast_tensor inputs[] = {{{', '.join(inputs) or '{}'}}};")
+        lines.append(f"        const precast_tensor outputs[] = {{{', '.join(outputs) or '{}'}}};")
+        lines.append(
+            f"        if (const auto status = precast::call_fallback(frame.context, {self.number}, {number}, inputs, "
+            f"{len(inputs)}, outputs, {len(outputs)}))"
+        )
+        return [*lines, "            return status;", "    }"]
+
+    def _tensor(self, buffer: Buffer, position: int) -> str:
+        parts = [self.pointers[buffer], "{1, 0}", str(len(buffer.shape)), _dtype_text(buffer.dtype)]
+        return f"{{{', '.join([*parts, f'shape_{position}', f'strides_{position}', '0'])}}}"
+
+
+def _table_row(entry: Entry) -> str:
+    prefix, program = identifier(entry.name), entry.program
+    parts = [
+        json.dumps(entry.name), f"{prefix}_json", f"{prefix}_inputs", str(len(program.inputs)), f"{prefix}_outputs",
+        str(len(program.outputs)), f"{prefix}_sizes", str(len(program.sizes)), f"{prefix}_layouts", f"{prefix}_arena_size",
+        f"{prefix}_run", str(len(entry.fallbacks)),
+    ]  # fmt: skip
+    return f"{{{', '.join(parts)}}}"
+
+
+def _table(kind: str, name: str, rows: list[str]) -> list[str]:
+    if not rows:
+        return [f"static const precast::{kind}* const {name} = nullptr;"]
+    return [f"static const precast::{kind} {name}[] = {{", *(f"    {row}," for row in rows), "};"]
+
+
+def _spec_text(buffer: Buffer, weight: str | None) -> str:
+    name = json.dumps(buffer.name if weight is None else weight)
+    return f"{{{name}, {_dtype_text(buffer.dtype)}, {len(buffer.shape)}, {'false' if weight is None else 'true'}}}"
+
+
+def _dtype_text(dtype: str) -> str:
+    code, bits = DLPACK_TYPES[dtype]
+    return f"{{{code}, {bits}, 1}}"
+
+
+def _size_lines(sizes: tuple[SizeSource, ...], array: str) -> list[str]:
+    return [f"    [[maybe_unused]] const int64_t {identifier(source.symbol)} = {array}[{number}];"
+            for number, source in enumerate(sizes)]  # fmt: skip
+
+
+def _list(numbers: Sequence[Index]) -> str:
+    return ", ".join(map(index_text, numbers))
+
+
+def _term(index: Index) -> str:
+    text = index_text(index)
+    return text if len(index.terms) <= 1 else f"({text})"

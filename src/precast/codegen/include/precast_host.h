@@ -1,0 +1,70 @@
+// What a generated program's host code is written with: tables that describe entries, and the frame of one call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "precast.h"
+
+namespace precast {
+
+struct tensor_spec {
+    const char* name;
+    precast_dtype dtype;
+    int32_t rank;
+    bool is_weight;
+};
+
+// A dynamic size: dimension `dimension` of input `input`.
+struct size_source {
+    int32_t input, dimension;
+};
+
+class context;
+
+// One call: pointers to inputs, weights among them, and outputs in the program's order; scratch memory; sizes.
+struct frame {
+    void* const* inputs;
+    void* const* outputs;
+    char* arena;
+    const int64_t* sizes;
+    precast::context* context;
+};
+
+struct entry {
+    const char* name;
+    const char* json;
+    const tensor_spec* inputs;
+    size_t input_count;
+    const tensor_spec* outputs;
+    size_t output_count;
+    const size_source* sizes;
+    size_t size_count;
+    // Writes the sizes, then the strides, of every input and then of every output, one after the other.
+    void (*layouts)(const int64_t* sizes, int64_t* layouts);
+    int64_t (*arena_size)(const int64_t* sizes);
+    int32_t (*run)(const frame& frame);
+    size_t fallback_count;
+};
+
+extern const entry entries[];
+extern const size_t entry_count;
+
+constexpr int max_matrix_rank = 3;
+
+// A matrix or a batch of matrices.
+struct matrix {
+    void* data;
+    int64_t sizes[max_matrix_rank], strides[max_matrix_rank];
+};
+
+int32_t matmul(context* context, precast_dtype dtype, int rank, const matrix& left, const matrix& right,
+               const matrix& result);
+
+int32_t call_fallback(context* context, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
+                      const precast_tensor* outputs, size_t output_count);
+
+// Remembers why a call fails and returns `status`.
+precast_status fail(precast_status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+
+}  // namespace precast

@@ -1,0 +1,216 @@
+// What generated loops are written with: element types and the operations of loop IR by name.
+#pragma once
+
+#include "precast_math.h"
+
+namespace precast {
+
+struct bfloat16 {
+    uint16_t bits;
+    bfloat16() = default;
+    explicit bfloat16(float value) {
+        const uint32_t raw = to_bits(value);
+        // Round to nearest, ties to even; a NaN keeps a set bit.
+        const uint32_t rounded = (raw + 0x7fffu + ((raw >> 16) & 1u)) >> 16;
+        bits = static_cast<uint16_t>(value != value ? 0x7fc0u : rounded);
+    }
+    operator float() const { return from_bits<float>(static_cast<uint32_t>(bits) << 16); }
+};
+
+using float16 = _Float16;
+
+template <class T>
+constexpr T infinity = std::numeric_limits<T>::infinity();
+template <class T>
+constexpr T not_a_number = std::numeric_limits<T>::quiet_NaN();
+template <class T>
+constexpr bool is_float = std::is_floating_point_v<T>;
+
+template <class To, class From>
+inline To cast(From value) {
+    if constexpr (std::is_same_v<To, bool>) return value != From(0);
+    else if constexpr (std::is_same_v<To, bfloat16> || std::is_same_v<To, float16>) return To(static_cast<float>(value));
+    else if constexpr (std::is_same_v<From, bfloat16> || std::is_same_v<From, float16>)
+        return static_cast<To>(static_cast<float>(value));
+    else return static_cast<To>(value);
+}
+
+// NaN wins, as in torch.maximum and torch.minimum.
+template <class T>
+inline T maximum(T a, T b) {
+    return (a > b) | (a != a) ? a : b;
+}
+template <class T>
+inline T minimum(T a, T b) {
+    return (a < b) | (a != a) ? a : b;
+}
+
+template <class T>
+inline T abs(T x) {
+    if constexpr (is_float<T>) return std::fabs(x);
+    else if constexpr (std::is_signed_v<T>) return x < 0 ? static_cast<T>(-x) : x;
+    else return x;
+}
+template <class T>
+inline T sign(T x) {
+    if constexpr (is_float<T>) return x != x ? x : static_cast<T>((x > T(0)) - (x < T(0)));
+    else return static_cast<T>((x > T(0)) - (x < T(0)));
+}
+template <class T>
+inline T square(T x) {
+    return x * x;
+}
+template <class T>
+inline T reciprocal(T x) {
+    return T(1) / x;
+}
+template <class T>
+inline T rsqrt(T x) {
+    return T(1) / std::sqrt(x);
+}
+template <class T>
+inline T bitwise_not(T x) {
+    if constexpr (std::is_same_v<T, bool>) return !x;
+    else return static_cast<T>(~x);
+}
+template <class T>
+inline bool is_nan(T x) {
+    return x != x;
+}
+template <class T>
+inline bool is_inf(T x) {
+    if constexpr (is_float<T>) return std::fabs(x) == infinity<T>;
+    else return false;
+}
+
+// Whole-number division by zero gives 0 here; eager raises.
+template <class T>
+inline T div_floor(T a, T b) {
+    if constexpr (is_float<T>) {
+        // As Python: the remainder takes the divisor's sign, and the quotient is what remains, rounded.
+        const T rest = std::fmod(a, b);
+        T quotient = (a - rest) / b;
+        quotient = (rest != T(0)) & ((b < T(0)) != (rest < T(0))) ? quotient - T(1) : quotient;
+        const T whole = std::floor(quotient);
+        const T rounded = quotient - whole > T(0.5) ? whole + T(1) : whole;
+        return b == T(0) ? a / b : (quotient == T(0) ? std::copysign(T(0), a / b) : rounded);
+    } else {
+        if (b == 0) return 0;
+        if constexpr (std::is_signed_v<T>)
+            if (b == T(-1)) return static_cast<T>(-a);
+        const T quotient = static_cast<T>(a / b);
+        return static_cast<T>(quotient - ((a % b != 0) & ((a < 0) != (b < 0))));
+    }
+}
+template <class T>
+inline T div_trunc(T a, T b) {
+    if constexpr (is_float<T>) return std::trunc(a / b);
+    else if (b == 0) return 0;
+    else {
+        if constexpr (std::is_signed_v<T>)
+            if (b == T(-1)) return static_cast<T>(-a);
+        return static_cast<T>(a / b);
+    }
+}
+template <class T>
+inline T fmod(T a, T b) {
+    if constexpr (is_float<T>) return std::fmod(a, b);
+    else {
+        if (b == 0) return 0;
+        if constexpr (std::is_signed_v<T>)
+            if (b == T(-1)) return 0;
+        return static_cast<T>(a % b);
+    }
+}
+template <class T>
+inline T remainder(T a, T b) {
+    const T rest = fmod(a, b);
+    return (rest != T(0)) & ((rest < T(0)) != (b < T(0))) ? static_cast<T>(rest + b) : rest;
+}
+
+template <class T>
+inline T pow(T base, T exponent) {
+    if constexpr (is_float<T>) return std::pow(base, exponent);
+    else {
+        if constexpr (std::is_signed_v<T>)
+            if (exponent < 0) return base == T(1) ? T(1) : (base == T(-1) ? (exponent % 2 ? T(-1) : T(1)) : T(0));
+        T result = 1;
+        for (; exponent; exponent = static_cast<T>(exponent / 2), base = static_cast<T>(base * base))
+            if (exponent % 2) result = static_cast<T>(result * base);
+        return result;
+    }
+}
+template <class T>
+inline T left_shift(T a, T b) {
+    const bool is_out = (b < T(0)) | (b >= T(sizeof(T) * 8));
+    return is_out ? T(0) : static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) << b);
+}
+template <class T>
+inline T right_shift(T a, T b) {
+    const bool is_out = (b < T(0)) | (b >= T(sizeof(T) * 8));
+    return static_cast<T>(a >> (is_out ? T(sizeof(T) * 8 - 1) : b));
+}
+
+// Series for large x, after climbing there; reflection for negative x.
+template <class T>
+inline T digamma(T x) {
+    constexpr double pi = 3.14159265358979323846;
+    double value = static_cast<double>(x), result = 0;
+    if (value == 0) return std::copysign(infinity<T>, -x);
+    if (value < 0) {
+        if (value == std::floor(value)) return not_a_number<T>;
+        result = -pi / std::tan(pi * (value - std::floor(value)));
+        value = 1 - value;
+    }
+    for (; value < 10; value += 1) result -= 1 / value;
+    const double z = 1 / (value * value);
+    const double series = polynomial(z, 1. / 12, -691. / 32760, 1. / 132, -1. / 240, 1. / 252, -1. / 120, 1. / 12) * z;
+    return static_cast<T>(result + std::log(value) - 0.5 / value - series);
+}
+
+#define PRECAST_FROM_C_LIBRARY(name)  \
+    template <class T>                \
+    inline T name(T x) {              \
+        return std::name(x);          \
+    }
+PRECAST_FROM_C_LIBRARY(acos)
+PRECAST_FROM_C_LIBRARY(acosh)
+PRECAST_FROM_C_LIBRARY(asin)
+PRECAST_FROM_C_LIBRARY(asinh)
+PRECAST_FROM_C_LIBRARY(atan)
+PRECAST_FROM_C_LIBRARY(atanh)
+PRECAST_FROM_C_LIBRARY(cos)
+PRECAST_FROM_C_LIBRARY(cosh)
+PRECAST_FROM_C_LIBRARY(erfc)
+PRECAST_FROM_C_LIBRARY(lgamma)
+PRECAST_FROM_C_LIBRARY(log10)
+PRECAST_FROM_C_LIBRARY(log1p)
+PRECAST_FROM_C_LIBRARY(log2)
+PRECAST_FROM_C_LIBRARY(sin)
+PRECAST_FROM_C_LIBRARY(sinh)
+PRECAST_FROM_C_LIBRARY(sqrt)
+PRECAST_FROM_C_LIBRARY(tan)
+#undef PRECAST_FROM_C_LIBRARY
+
+// Whole numbers are their own floor, ceiling, and so on.
+#define PRECAST_ROUNDING(name, function)              \
+    template <class T>                                \
+    inline T name(T x) {                              \
+        if constexpr (is_float<T>) return std::function(x); \
+        else return x;                                \
+    }
+PRECAST_ROUNDING(floor, floor)
+PRECAST_ROUNDING(ceil, ceil)
+PRECAST_ROUNDING(trunc, trunc)
+PRECAST_ROUNDING(round, nearbyint)
+#undef PRECAST_ROUNDING
+
+inline int64_t floor_divide(int64_t a, int64_t b) { return a / b - ((a % b != 0) & ((a < 0) != (b < 0))); }
+inline int64_t floor_remainder(int64_t a, int64_t b) { return a - b * floor_divide(a, b); }
+
+#pragma omp declare reduction(nan_max : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t, bool : \
+        omp_out = precast::maximum(omp_out, omp_in)) initializer(omp_priv = omp_orig)
+#pragma omp declare reduction(nan_min : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t, bool : \
+        omp_out = precast::minimum(omp_out, omp_in)) initializer(omp_priv = omp_orig)
+
+}  // namespace precast

@@ -1,0 +1,198 @@
+// Scalar functions that a compiler can vectorize: no branches, no tables, no errno, no -ffast-math.
+//
+// NaN stays NaN, infinities and signed zeros behave as in the C library, results below the normal range are kept.
+// Largest error against the exact value, in units of the last place (tests/codegen/test_math.py measures it):
+//
+//            exp    expm1   log    tanh   erf    sigmoid
+//   float    1.0    2.0     1.0    3.0    1.5    2.5
+//   double   1.0    2.0     1.0    3.0    2.0    2.5
+//
+// Functions without a version of ours yet call the C library: right, but one element at a time.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+namespace precast {
+
+template <class T>
+struct format;
+
+template <>
+struct format<float> {
+    using bits = uint32_t;
+    static constexpr int mantissa = 23, bias = 127;
+    static constexpr float to_integer = 0x1.8p23f;  // adding it rounds to a whole number, kept in the low bits
+    static constexpr float log2_e = 1.44269504088896341f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cf8p-20f;
+    static constexpr float exp_highest = 88.722839f, exp_lowest = -103.972084f, tanh_is_one = 10.0f, erf_is_one = 4.0f;
+    static constexpr float sqrt_half = 0.70710678f, smallest_normal = 0x1p-126f, from_subnormal = 0x1p25f;
+    static constexpr int subnormal_shift = 25;
+};
+
+template <>
+struct format<double> {
+    using bits = uint64_t;
+    static constexpr int mantissa = 52, bias = 1023;
+    static constexpr double to_integer = 0x1.8p52;
+    static constexpr double log2_e = 1.44269504088896340736, ln2_high = 0x1.62e42fefa38p-1, ln2_low = 0x1.ef35793c7673p-45;
+    static constexpr double exp_highest = 709.782712893384, exp_lowest = -745.1332191019412, tanh_is_one = 22.0, erf_is_one = 6.0;
+    static constexpr double sqrt_half = 0.70710678118654752440, smallest_normal = 0x1p-1022, from_subnormal = 0x1p54;
+    static constexpr int subnormal_shift = 54;
+};
+
+template <class T>
+inline typename format<T>::bits to_bits(T value) {
+    return __builtin_bit_cast(typename format<T>::bits, value);
+}
+
+template <class T>
+inline T from_bits(typename format<T>::bits bits) {
+    return __builtin_bit_cast(T, bits);
+}
+
+template <class T>
+inline T fused(T a, T b, T c) {
+    if constexpr (std::is_same_v<T, float>) return __builtin_fmaf(a, b, c);
+    else return __builtin_fma(a, b, c);
+}
+
+// Horner's scheme, highest power first.
+template <class T>
+inline T polynomial(T, T only) {
+    return only;
+}
+template <class T, class... Rest>
+inline T polynomial(T x, T first, T second, Rest... rest) {
+    return polynomial(x, fused(first, x, second), rest...);
+}
+
+// 2^n for whole n in the range of normal exponents, n given in the low bits.
+template <class T>
+inline T power_of_two(typename format<T>::bits n) {
+    return from_bits<T>((n + format<T>::bias) << format<T>::mantissa);
+}
+
+// e^r - 1 for |r| up to half of ln 2.
+template <class T>
+inline T exp_minus_one_near_zero(T r) {
+    if constexpr (std::is_same_v<T, float>) {
+        return r * polynomial<T>(r, 1.f / 5040, 1.f / 720, 1.f / 120, 1.f / 24, 1.f / 6, 0.5f, 1.f);
+    } else {
+        return r * polynomial<T>(r, 1. / 6227020800, 1. / 479001600, 1. / 39916800, 1. / 3628800, 1. / 362880, 1. / 40320,
+                                 1. / 5040, 1. / 720, 1. / 120, 1. / 24, 1. / 6, 0.5, 1.);
+    }
+}
+
+// x = n ln 2 + r with |r| at most half of ln 2; n as bits.
+template <class T>
+struct reduced {
+    T r;
+    typename format<T>::bits n;
+};
+template <class T>
+inline reduced<T> reduce_by_ln2(T x) {
+    using F = format<T>;
+    const T shifted = fused(x, F::log2_e, F::to_integer);
+    const T n = shifted - F::to_integer;
+    const T r = fused(-n, F::ln2_low, fused(-n, F::ln2_high, x));
+    return {r, to_bits(shifted) - to_bits(F::to_integer)};
+}
+
+template <class T>
+inline T exp(T x) {
+    using F = format<T>;
+    using Bits = typename F::bits;
+    const T inside = x > F::exp_highest ? F::exp_highest : (x < F::exp_lowest ? F::exp_lowest : x);
+    const auto [r, n] = reduce_by_ln2(inside);
+    // In two steps, since 2^n itself may lie outside the normal range.
+    const Bits half = static_cast<Bits>(static_cast<std::make_signed_t<Bits>>(n) >> 1);
+    const T power = (T(1) + exp_minus_one_near_zero(r)) * power_of_two<T>(half) * power_of_two<T>(n - half);
+    return x > F::exp_highest ? std::numeric_limits<T>::infinity() : (x < F::exp_lowest ? T(0) : power);
+}
+
+template <class T>
+inline T expm1(T x) {
+    using F = format<T>;
+    using Bits = typename F::bits;
+    // Below -40 the result is -1 to the last bit; above, the scale is split as in exp.
+    const T inside = x > F::exp_highest ? F::exp_highest : (x < T(-40) ? T(-40) : x);
+    const auto [r, n] = reduce_by_ln2(inside);
+    const Bits half = static_cast<Bits>(static_cast<std::make_signed_t<Bits>>(n) >> 1);
+    const T first = power_of_two<T>(half), second = power_of_two<T>(n - half), near = exp_minus_one_near_zero(r);
+    // (2^n near + 2^n) - 1, the 1 shared out so that nothing overflows before it must.
+    const T inverse = T(1) / first;
+    const T value = (fused(near, second, second - inverse)) * first;
+    return x > F::exp_highest ? std::numeric_limits<T>::infinity() : (x == T(0) ? x : value);
+}
+
+template <class T>
+inline T log(T x) {
+    using F = format<T>;
+    using Bits = typename F::bits;
+    const bool is_subnormal = x < F::smallest_normal;
+    const T scaled = is_subnormal ? x * F::from_subnormal : x;
+    const Bits bits = to_bits(scaled);
+    // m in [sqrt(1/2), sqrt(2)), so that log m keeps its digits around x = 1.
+    const Bits distance = bits - to_bits(F::sqrt_half);
+    const Bits exponent = static_cast<Bits>(static_cast<std::make_signed_t<Bits>>(distance) >> F::mantissa);
+    const T m = from_bits<T>(bits - (exponent << F::mantissa));
+    const T n = from_bits<T>(to_bits(F::to_integer) + exponent) - F::to_integer -
+                (is_subnormal ? T(F::subnormal_shift) : T(0));
+    const T f = m - T(1), s = f / (T(2) + f), z = s * s;
+    T series;
+    if constexpr (std::is_same_v<T, float>) {
+        series = polynomial<T>(z, 2.f / 11, 2.f / 9, 2.f / 7, 2.f / 5, 2.f / 3);
+    } else {
+        series = polynomial<T>(z, 2. / 23, 2. / 21, 2. / 19, 2. / 17, 2. / 15, 2. / 13, 2. / 11, 2. / 9, 2. / 7, 2. / 5, 2. / 3);
+    }
+    // log m = f - s (f - z series): the leading f is exact.
+    const T value = fused(n, F::ln2_high, f - (s * (f - z * series) - n * F::ln2_low));
+    const T finite = x == T(0) ? -std::numeric_limits<T>::infinity() : value;
+    const T non_negative = x < T(0) ? std::numeric_limits<T>::quiet_NaN() : finite;
+    return x < std::numeric_limits<T>::infinity() ? non_negative : x;
+}
+
+template <class T>
+inline T tanh(T x) {
+    const T size = std::fabs(x);
+    const T e = expm1(T(2) * (size > format<T>::tanh_is_one ? format<T>::tanh_is_one : size));
+    return std::copysign(e / (e + T(2)), x);
+}
+
+template <class T>
+inline T sigmoid(T x) {
+    // Of e^x and e^-x, the one that does not overflow.
+    const T e = exp(-std::fabs(x));
+    return (x < T(0) ? e : T(1)) / (T(1) + e);
+}
+
+// Below 1: x times a polynomial in x²; above: 1 - exp(-p(x)). Coefficients by tests/codegen/fit_polynomials.py.
+template <class T>
+inline T erf(T x) {
+    const T size = std::fabs(x), square = x * x;
+    const T t = size > format<T>::erf_is_one ? format<T>::erf_is_one : size;
+    T near, far;
+    if constexpr (std::is_same_v<T, float>) {
+        near = polynomial<T>(square, 7.8824971e-5f, -8.0188550e-4f, 5.1893119e-3f, -2.6854329e-2f, 1.1283597e-1f,
+                             -3.7612627e-1f, 1.2837917e-1f);
+        far = polynomial<T>(t, 2.1790321e-5f, -4.4260768e-4f, 4.2111143e-3f, -2.5226628e-2f, 1.0844885e-1f, 6.3319056e-1f,
+                            1.1295939f, -1.9147850e-4f);
+    } else {
+        near = polynomial<T>(square, 5.958930743134941219e-11, -1.137390229643091163e-9, 1.466005199839484768e-8,
+                             -1.635035446195965564e-7, 1.646100448096203468e-6, -0.00001492559551950604345,
+                             0.0001205533112229926526, -0.0008548326981129665996, 0.005223977624823222568,
+                             -0.0268661706450773342, 0.1128379167095488157, -0.3761263890318374812,
+                             0.128379167095512574);
+        far = polynomial<T>(t, -1.030526776573548272e-12, 4.71583644479030717e-11, -1.01002966023603503e-9,
+                            1.34374285062038651e-8, -1.241215285847385194e-7, 8.408311407248583166e-7,
+                            -4.281343903433636793e-6, 0.00001634687915809748777, -0.0000445547846718671522,
+                            0.00006925667315525886626, 0.00004686017322407553356, -0.0006441519087521293656,
+                            0.001772444134358939271, -0.0002835929041251134005, -0.01907602064742056126,
+                            0.1027461711943932826, 0.6366288685878174223, 1.128377246712498365, 1.879843770971557492e-7);
+    }
+    return size < T(1) ? fused(near, x, x) : std::copysign(T(1) - exp(-far), x);
+}
+
+}  // namespace precast

@@ -1,0 +1,250 @@
+"""One kernel as a C++ function.
+
+Loops are printed as they stand: the outermost in parallel where the work pays for it, the innermost as vectors. A sum
+over everything is cut into a fixed number of parts, so that it does not depend on how many threads there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precast.codegen.cpp_scalars import Expressions
+from precast.codegen.cpp_types import CPP_TYPES, Namer, identifier, index_text, literal
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.index import Index, Symbol, atoms, constant, product
+from precast.ir.loops.program import (
+    Kernel,
+    Loop,
+    Statement,
+    Store,
+    loads_of,
+    statements_of,
+    stores_of,
+    values_of,
+    variables_of,
+    written_by,
+)
+from precast.ir.loops.scalars import Accumulator, Apply, IndexValue, Scalar, walk
+
+PARALLEL_WORK = 32768
+"""Loops of less work than this, in operations, run in one thread: starting the others costs more."""
+PARTS = 64
+"""How many pieces a sum over everything is cut into."""
+
+_REDUCTIONS = {"sum": "+", "prod": "*", "max": "nan_max", "min": "nan_min", "any": "||", "all": "&&"}
+_HEAVY_OPERATION = 16
+
+
+@dataclass(frozen=True)
+class KernelFunction:
+    """A C++ function and what a call passes to it: buffers, then sizes."""
+
+    name: str
+    text: str
+    declaration: str
+    buffers: tuple[Buffer, ...]
+    sizes: tuple[str, ...]
+
+
+def kernel_parameters(kernel: Kernel) -> tuple[tuple[Buffer, ...], tuple[str, ...]]:
+    """Buffers in the order of first use, and the dynamic sizes that the kernel mentions."""
+    loaded = [load.buffer for load in loads_of(kernel.body)]
+    buffers = tuple(dict.fromkeys([*loaded, *(store.buffer for store in stores_of(kernel.body))]))
+    indices: list[Index] = [variable.extent for variable in variables_of(kernel.body)]
+    indices += [load.buffer.offset(load.indices) for load in loads_of(kernel.body)]
+    indices += [store.buffer.offset(store.indices) for store in stores_of(kernel.body)]
+    indices += [value.index for value in walk(*values_of(kernel.body)) if isinstance(value, IndexValue)]
+    names = dict.fromkeys(each.name for index in indices for each in sorted(atoms(index), key=lambda a: a.text)
+                          if isinstance(each, Symbol))  # fmt: skip
+    return buffers, tuple(names)
+
+
+def write_kernel(kernel: Kernel, name: str) -> KernelFunction:
+    """Print `kernel` as the function `name`."""
+    buffers, sizes = kernel_parameters(kernel)
+    namer = Namer()
+    pointers = {buffer: namer.fresh(buffer.name) for buffer in buffers}
+    for variable in variables_of(kernel.body):
+        namer.taken.add(identifier(variable.name))
+    namer.taken |= set(map(identifier, sizes))
+    written = set(written_by(kernel))
+    parameters = [f"{'' if buffer in written else 'const '}{CPP_TYPES[buffer.dtype]}* __restrict__ {pointers[buffer]}"
+                  for buffer in buffers]  # fmt: skip
+    parameters += [f"const int64_t {identifier(size)}" for size in sizes]
+    header = f"void {name}({', '.join(parameters)})"
+    lines = [f"// {origin}" for origin in kernel.origins]
+    lines += [f"{header} {{", *_indented(_KernelWriter(namer, pointers).top_level(kernel.body)), "}"]
+    return KernelFunction(name, "\n".join(lines) + "\n", f"{header};", buffers, sizes)
+
+
+class _KernelWriter:
+    def __init__(self, namer: Namer, pointers: dict[Buffer, str]):
+        self.namer, self.pointers = namer, pointers
+        self.accumulators: dict[Accumulator, str] = {}
+        self.expressions = Expressions(namer, pointers, self.accumulators)
+
+    def top_level(self, body: tuple[Statement, ...]) -> list[str]:
+        lines: list[str] = []
+        for group in _grouped(body):
+            first = group[0]
+            if isinstance(first, Loop):
+                lines += self.split_reduction(first) if first.accumulators else self.loop(first, is_outermost=True)
+            else:
+                lines += self.straight(group)
+        return lines
+
+    def body(self, body: tuple[Statement, ...]) -> list[str]:
+        lines: list[str] = []
+        for group in _grouped(body):
+            first = group[0]
+            lines += self.loop(first, is_outermost=False) if isinstance(first, Loop) else self.straight(group)
+        return lines
+
+    def straight(self, group: Sequence[Statement]) -> list[str]:
+        """Stores and accumulations of one body, sharing their subexpressions."""
+        statements = [statement for statement in group if not isinstance(statement, Loop)]
+        taken = set(self.namer.taken)
+        lines, texts = self.expressions.write([statement.value for statement in statements])
+        self.namer.taken = taken
+        for statement, text in zip(statements, texts, strict=True):
+            if isinstance(statement, Store):
+                place = index_text(statement.buffer.offset(statement.indices))
+                lines.append(f"{self.pointers[statement.buffer]}[{place}] = {text};")
+            else:
+                lines.append(_combined(statement.accumulator, self.accumulators[statement.accumulator], text))
+        return lines
+
+    def loop(self, loop: Loop, *, is_outermost: bool) -> list[str]:
+        lines = self.declare(loop.accumulators)
+        is_innermost = not any(isinstance(statement, Loop) for statement in loop.body)
+        pragmas = _pragmas(loop, is_outermost=is_outermost, is_innermost=is_innermost)
+        reduction = self.reduction_clause(loop.accumulators) if is_innermost else ""
+        headers = [f"for (int64_t {variable.name} = 0; {variable.name} < {index_text(variable.extent)}; ++{variable.name}) {{"
+                   for variable in loop.variables]  # fmt: skip
+        inner = self.body(loop.body)
+        for position in reversed(range(len(headers))):
+            pragma = pragmas.get(position, "")
+            # A vector's accumulators must be declared in the loop that is a vector, not in one around it.
+            pragma += reduction if position == len(headers) - 1 and pragma else ""
+            inner = [*([pragma] if pragma else []), headers[position], *_indented(inner), "}"]
+        return lines + inner
+
+    def declare(self, accumulators: tuple[Accumulator, ...]) -> list[str]:
+        lines = []
+        for each in accumulators:
+            self.accumulators[each] = self.namer.fresh(each.name)
+            lines.append(f"{CPP_TYPES[each.dtype]} {self.accumulators[each]} = {_neutral(each)};")
+        return lines
+
+    def reduction_clause(self, accumulators: tuple[Accumulator, ...]) -> str:
+        return "".join(f" reduction({_REDUCTIONS[each.kind]} : {self.accumulators[each]})" for each in accumulators)
+
+    def split_reduction(self, loop: Loop) -> list[str]:
+        """A reduction over everything: in parts, whose results are then combined in order."""
+        if not _may_be_large(loop):
+            return self.loop(loop, is_outermost=False)
+        first, *others = loop.variables
+        totals = self.declare(loop.accumulators)
+        names = dict(self.accumulators)
+        part_arrays = {each: self.namer.fresh(f"{self.accumulators[each]}_parts") for each in loop.accumulators}
+        part, count = self.namer.fresh("part"), index_text(first.extent)
+        lines = totals + [f"{CPP_TYPES[each.dtype]} {array}[{PARTS}];" for each, array in part_arrays.items()]
+        inner = self.declare(loop.accumulators)
+        rest = Loop(tuple(others), loop.body) if others else None
+        clause = self.reduction_clause(loop.accumulators)
+        body = self.vector_loop(rest, clause) if rest else self.body(loop.body)
+        header = (f"for (int64_t {first.name} = {part} * ({count}) / {PARTS}; "
+                  f"{first.name} < ({part} + 1) * ({count}) / {PARTS}; ++{first.name}) {{")  # fmt: skip
+        pragma = [] if rest or _has_inner_loop(loop) else [f"#pragma omp simd{clause}"]
+        inner += [*pragma, header, *_indented(body), "}"]
+        inner += [f"{array}[{part}] = {self.accumulators[each]};" for each, array in part_arrays.items()]
+        lines += [f"#pragma omp parallel for{_condition(loop)}",
+                  f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *_indented(inner), "}"]  # fmt: skip
+        self.accumulators.update(names)
+        combined = [_combined(each, names[each], f"{array}[{part}]") for each, array in part_arrays.items()]
+        return [*lines, f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *_indented(combined), "}"]
+
+    def vector_loop(self, loop: Loop, clause: str) -> list[str]:
+        inner = self.body(loop.body)
+        is_innermost = not _has_inner_loop(loop)
+        for position, variable in reversed(list(enumerate(loop.variables))):
+            name = variable.name
+            header = f"for (int64_t {name} = 0; {name} < {index_text(variable.extent)}; ++{name}) {{"
+            pragma = [f"#pragma omp simd{clause}"] if is_innermost and position == len(loop.variables) - 1 else []
+            inner = [*pragma, header, *_indented(inner), "}"]
+        return inner
+
+
+def _grouped(body: tuple[Statement, ...]) -> list[list[Statement]]:
+    """Loops one by one; runs of other statements together."""
+    groups: list[list[Statement]] = []
+    for statement in body:
+        if groups and not isinstance(statement, Loop) and not isinstance(groups[-1][0], Loop):
+            groups[-1].append(statement)
+        else:
+            groups.append([statement])
+    return groups
+
+
+def _pragmas(loop: Loop, *, is_outermost: bool, is_innermost: bool) -> dict[int, str]:
+    """Which of the loop's variables run in parallel and which as vectors."""
+    last = len(loop.variables) - 1
+    pragmas = {last: "#pragma omp simd"} if is_innermost else {}
+    if not is_outermost or not _may_be_large(loop):
+        return pragmas
+    if is_innermost and last == 0:
+        return {0: f"#pragma omp parallel for simd{_condition(loop)}"}
+    outer = last if is_innermost else last + 1
+    collapse = f" collapse({outer})" if outer > 1 else ""
+    return {**pragmas, 0: f"#pragma omp parallel for{collapse}{_condition(loop)}"}
+
+
+def _work(loop: Loop) -> Index:
+    """Operations in all iterations, roughly."""
+    total = constant(0)
+    for statement in loop.body:
+        total = total + (_work(statement) if isinstance(statement, Loop) else _value_work(statement.value))
+    return product(variable.extent for variable in loop.variables) * total
+
+
+def _value_work(value: Scalar) -> int:
+    light = {"add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge"}
+    operations = [each.operation for each in walk(value) if isinstance(each, Apply)]
+    return 1 + sum(1 if operation in light else _HEAVY_OPERATION for operation in operations)
+
+
+def _may_be_large(loop: Loop) -> bool:
+    work = _work(loop).constant
+    return work is None or work >= PARALLEL_WORK
+
+
+def _condition(loop: Loop) -> str:
+    work = _work(loop)
+    return "" if work.constant is not None else f" if ({index_text(work)} >= {PARALLEL_WORK})"
+
+
+def _has_inner_loop(loop: Loop) -> bool:
+    return any(isinstance(statement, Loop) for statement in statements_of(loop.body))
+
+
+def _neutral(accumulator: Accumulator) -> str:
+    dtype, spelling = accumulator.dtype, CPP_TYPES[accumulator.dtype]
+    if accumulator.kind in ("max", "min"):
+        if dtype in ("f32", "f64"):
+            return f"{'-' if accumulator.kind == 'max' else ''}precast::infinity<{spelling}>"
+        return f"std::numeric_limits<{spelling}>::{'lowest' if accumulator.kind == 'max' else 'max'}()"
+    return literal({"sum": 0, "prod": 1, "any": False, "all": True}[accumulator.kind], dtype)
+
+
+def _combined(accumulator: Accumulator, name: str, value: str) -> str:
+    match accumulator.kind:
+        case "max" | "min":
+            return f"{name} = precast::{accumulator.kind}imum({name}, {value});"
+        case "any" | "all":
+            return f"{name} = {name} {_REDUCTIONS[accumulator.kind]} {value};"
+    return f"{name} {_REDUCTIONS[accumulator.kind]}= {value};"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

@@ -1,0 +1,5 @@
+"""Loop IR: programs as loop nests over buffers, between ATen graphs and C++.
+
+``index`` whole-number expressions · ``buffers`` memory · ``scalars`` what one iteration computes · ``program`` nests and
+steps · ``printer`` text · ``interpreter`` the reference meaning (imports torch; the others import nothing but Python).
+"""

@@ -1,0 +1,194 @@
+"""Runs loop programs on torch tensors, whole arrays at a time: slow, simple, and the judge of every transform.
+
+Each loop variable becomes one axis of a broadcast array; a load is a gather at computed offsets, an accumulator a
+reduction over the axes of its loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from precast.ir.loops.buffers import Buffer, View
+from precast.ir.loops.index import Index, Symbol, Variable, evaluate
+from precast.ir.loops.program import (
+    Accumulate,
+    FallbackStep,
+    Kernel,
+    LibraryCall,
+    Loop,
+    LoopProgram,
+    Statement,
+    Step,
+    Store,
+    variables_of,
+)
+from precast.ir.loops.scalars import (
+    Accumulated,
+    Accumulator,
+    Apply,
+    Cast,
+    Constant,
+    IndexValue,
+    Load,
+    Named,
+    Scalar,
+    walk,
+)
+
+DTYPES = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
+    "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
+}  # fmt: skip
+
+Tensors = tuple[torch.Tensor, ...]
+Fallback = Callable[[FallbackStep, Tensors], Tensors]
+
+_SPECIAL: dict[str, Callable[..., torch.Tensor]] = {
+    "div_floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "is_inf": torch.isinf,
+    "is_nan": torch.isnan,
+    "fma": lambda a, b, c: a * b + c,
+}
+_REDUCERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": lambda values: values.sum(-1, dtype=values.dtype),
+    "prod": lambda values: values.prod(-1, dtype=values.dtype),
+    "max": lambda values: values.amax(-1),
+    "min": lambda values: values.amin(-1),
+    "any": lambda values: values.any(-1),
+    "all": lambda values: values.all(-1),
+}
+
+
+def interpret(program: LoopProgram, inputs: Sequence[torch.Tensor], fallback: Fallback | None = None) -> Tensors:
+    """Run `program`; outputs come back with the strides of their buffers."""
+    sizes = {source.symbol: inputs[source.position].shape[source.dimension] for source in program.sizes}
+    run = _Run(sizes, fallback)
+    for buffer, tensor in zip(program.inputs, inputs, strict=True):
+        run.memory[buffer] = run.allocate(buffer)
+        run.window(buffer).copy_(tensor)
+    for step in program.steps:
+        run.step(step)
+    return tuple(run.window(buffer) for buffer in program.outputs)
+
+
+class _Run:
+    def __init__(self, sizes: Mapping[str, int], fallback: Fallback | None):
+        self.sizes, self.fallback = sizes, fallback
+        self.memory: dict[Buffer, torch.Tensor] = {}
+        self.grid: dict[Variable, torch.Tensor] = {}
+        self.results: dict[Accumulator, torch.Tensor] = {}
+
+    def number(self, value: Index) -> int:
+        return evaluate(value, lambda atom: self.sizes[atom.name])
+
+    def positions(self, value: Index) -> torch.Tensor:
+        def resolve(atom: Symbol | Variable) -> int:
+            # Arrays follow the same arithmetic as numbers; `evaluate` only adds, multiplies, divides and takes rests.
+            found = self.sizes[atom.name] if isinstance(atom, Symbol) else self.grid[atom]
+            return found  # type: ignore[return-value]
+
+        return torch.as_tensor(evaluate(value, resolve))
+
+    def allocate(self, buffer: Buffer) -> torch.Tensor:
+        extents = zip(buffer.shape, buffer.strides, strict=True)
+        length = 1 + sum(max(self.number(size) - 1, 0) * self.number(stride) for size, stride in extents)
+        return torch.zeros(length, dtype=DTYPES[buffer.dtype])
+
+    def storage(self, buffer: Buffer) -> torch.Tensor:
+        if buffer not in self.memory:
+            self.memory[buffer] = self.allocate(buffer)
+        return self.memory[buffer]
+
+    def window(self, view: Buffer | View) -> torch.Tensor:
+        buffer, offset = (view, 0) if isinstance(view, Buffer) else (view.buffer, self.number(view.offset))
+        shape, strides = [self.number(size) for size in view.shape], [self.number(stride) for stride in view.strides]
+        return self.storage(buffer).as_strided(shape, strides, offset)
+
+    def step(self, step: Step) -> None:
+        match step:
+            case Kernel():
+                self.enter_kernel(step)
+            case LibraryCall(routine="matmul"):
+                left, right = map(self.window, step.inputs)
+                self.window(step.outputs[0]).copy_(left @ right)
+            case FallbackStep():
+                assert self.fallback is not None, f"{step.name} falls back to {step.operator} and nobody runs it"
+                results = self.fallback(step, tuple(map(self.window, step.inputs)))
+                for buffer, result in zip(step.outputs, results, strict=True):
+                    self.window(buffer).copy_(result)
+            case _:
+                raise AssertionError(f"unknown routine in {step.name}")
+
+    def enter_kernel(self, kernel: Kernel) -> None:
+        variables = variables_of(kernel.body)
+        self.grid = {
+            variable: torch.arange(self.number(variable.extent)).reshape(
+                [-1 if other == axis else 1 for other in range(len(variables))]
+            )
+            for axis, variable in enumerate(variables)
+        }
+        self.run_body(kernel.body, {}, ())
+
+    def run_body(
+        self, body: tuple[Statement, ...], declared: dict[Accumulator, int], active: tuple[Variable, ...]
+    ) -> None:
+        for statement in body:
+            match statement:
+                case Loop(variables, inner, accumulators):
+                    depth = len(active)
+                    self.run_body(inner, declared | dict.fromkeys(accumulators, depth), active + variables)
+                case Store(buffer, indices, value):
+                    offsets = self.spread(self.positions(buffer.offset(indices)), active)
+                    self.storage(buffer)[offsets.flatten()] = self.spread(self.value(value), active).flatten()
+                case Accumulate(accumulator, value):
+                    reduced = active[declared[accumulator] :]
+                    self.results[accumulator] = self.reduce(accumulator, self.value(value), reduced, active)
+
+    def spread(self, values: torch.Tensor, active: tuple[Variable, ...]) -> torch.Tensor:
+        """Give `values` its full extent along the axes of `active`."""
+        return values.broadcast_to(torch.broadcast_shapes(values.shape, *(self.grid[each].shape for each in active)))
+
+    def reduce(
+        self, accumulator: Accumulator, values: torch.Tensor, over: tuple[Variable, ...], active: tuple[Variable, ...]
+    ) -> torch.Tensor:
+        values = self.spread(values, active)
+        axes = [list(self.grid).index(variable) for variable in over]
+        kept = [axis for axis in range(values.ndim) if axis not in axes]
+        rows = values.permute([*kept, *axes]).reshape([*(values.shape[axis] for axis in kept), -1])
+        reduced = _REDUCERS[accumulator.kind](rows)
+        return reduced.reshape([1 if axis in axes else values.shape[axis] for axis in range(values.ndim)])
+
+    def value(self, root: Scalar) -> torch.Tensor:
+        values: dict[int, torch.Tensor] = {}
+        for scalar in walk(root):
+            values[id(scalar)] = self.compute(scalar, values)
+        return values[id(root)]
+
+    def compute(self, scalar: Scalar, values: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        match scalar:
+            case Load(buffer, indices, guard):
+                offsets = self.positions(buffer.offset(indices))
+                if guard is None:
+                    return self.storage(buffer)[offsets]
+                is_read = values[id(guard)]
+                offsets, is_read = torch.broadcast_tensors(offsets, is_read)
+                loaded = self.storage(buffer)[torch.where(is_read, offsets, 0)]
+                return torch.where(is_read, loaded, torch.zeros_like(loaded))
+            case Constant(number, dtype):
+                return torch.tensor(number, dtype=DTYPES[dtype])
+            case IndexValue(position, dtype):
+                return self.positions(position).to(DTYPES[dtype])
+            case Apply(operation, arguments, _):
+                function = _SPECIAL.get(operation) or getattr(torch, operation)
+                result = function(*(values[id(argument)] for argument in arguments))
+                assert isinstance(result, torch.Tensor)
+                return result
+            case Cast(inner, dtype):
+                return values[id(inner)].to(DTYPES[dtype])
+            case Named(_, inner):
+                return values[id(inner)]
+            case Accumulated(accumulator):
+                return self.results[accumulator]

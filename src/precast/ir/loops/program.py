@@ -1,0 +1,177 @@
+"""Loop nests, calls of library routines, and the program that runs them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from precast.ir.loops.buffers import Buffer, View
+from precast.ir.loops.index import Index, Variable
+from precast.ir.loops.scalars import Accumulator, Load, Scalar, walk
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Write one element."""
+
+    buffer: Buffer
+    indices: tuple[Index, ...]
+    value: Scalar
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulate:
+    """Combine one more value into an accumulator of an enclosing loop."""
+
+    accumulator: Accumulator
+    value: Scalar
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """Run `body` for all values of `variables`, in any order: iterations depend on each other only through accumulators.
+
+    `accumulators` start at their neutral value before the loop and hold their result after it.
+    """
+
+    variables: tuple[Variable, ...]
+    body: tuple[Statement, ...]
+    accumulators: tuple[Accumulator, ...] = ()
+
+
+Statement = Store | Accumulate | Loop
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One loop nest. `origins` are the graph nodes it computes, ``name: op``, for people."""
+
+    name: str
+    body: tuple[Statement, ...]
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LibraryCall:
+    """A call of a routine of the support library, e.g. ``matmul``."""
+
+    name: str
+    routine: str
+    inputs: tuple[View, ...]
+    outputs: tuple[View, ...]
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands, among a fallback's arguments, for its n-th input."""
+
+    position: int
+
+
+Argument = Slot | Index | None | bool | int | float | str | tuple["Argument", ...]
+
+
+@dataclass(frozen=True, eq=False)
+class FallbackStep:
+    """An operator without a native rule: the program's owner is called back with the inputs and writes the outputs."""
+
+    name: str
+    operator: str
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    arguments: tuple[Argument, ...]
+    keyword_arguments: tuple[tuple[str, Argument], ...] = ()
+    origins: tuple[str, ...] = ()
+    at: str | None = None
+
+
+Step = Kernel | LibraryCall | FallbackStep
+
+
+@dataclass(frozen=True)
+class SizeSource:
+    """Where a dynamic size is read at the call: dimension `dimension` of input number `position`."""
+
+    symbol: str
+    position: int
+    dimension: int
+
+
+@dataclass(frozen=True, eq=False)
+class LoopProgram:
+    """Steps in order. Every buffer that is no input is written before it is read; outputs are never inputs.
+
+    `results` is what the graph returns; its buffers are the outputs, its other members need no running.
+    """
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    results: tuple[Buffer | Index | None, ...]
+    sizes: tuple[SizeSource, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def outputs(self) -> tuple[Buffer, ...]:
+        return tuple(result for result in self.results if isinstance(result, Buffer))
+
+    @property
+    def temporaries(self) -> tuple[Buffer, ...]:
+        """What lives in the arena, in the order of first use."""
+        known = {*self.inputs, *self.outputs}
+        found = dict.fromkeys(buffer for step in self.steps for buffer in (*written_by(step), *read_by(step)))
+        return tuple(buffer for buffer in found if buffer not in known)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where temporaries lie in the arena: offsets in bytes, by buffer, and its size; expressions of the program's sizes."""
+
+    offsets: dict[Buffer, Index]
+    arena_size: Index
+
+
+def statements_of(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    """All statements at any depth, a loop before its body."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, Loop):
+            yield from statements_of(statement.body)
+
+
+def values_of(body: tuple[Statement, ...]) -> tuple[Scalar, ...]:
+    """What is stored and accumulated, in order."""
+    return tuple(statement.value for statement in statements_of(body) if not isinstance(statement, Loop))
+
+
+def loads_of(body: tuple[Statement, ...]) -> Iterator[Load]:
+    return (value for value in walk(*values_of(body)) if isinstance(value, Load))
+
+
+def stores_of(body: tuple[Statement, ...]) -> tuple[Store, ...]:
+    return tuple(statement for statement in statements_of(body) if isinstance(statement, Store))
+
+
+def variables_of(body: tuple[Statement, ...]) -> tuple[Variable, ...]:
+    loops = (statement for statement in statements_of(body) if isinstance(statement, Loop))
+    return tuple(variable for loop in loops for variable in loop.variables)
+
+
+def written_by(step: Step) -> tuple[Buffer, ...]:
+    match step:
+        case Kernel(_, body):
+            return tuple(dict.fromkeys(store.buffer for store in stores_of(body)))
+        case LibraryCall():
+            return tuple(view.buffer for view in step.outputs)
+        case FallbackStep():
+            return step.outputs
+
+
+def read_by(step: Step) -> tuple[Buffer, ...]:
+    match step:
+        case Kernel(_, body):
+            return tuple(dict.fromkeys(load.buffer for load in loads_of(body)))
+        case LibraryCall():
+            return tuple(view.buffer for view in step.inputs)
+        case FallbackStep():
+            return step.inputs

@@ -1,0 +1,51 @@
+"""Renaming in loop IR: variables, buffers, accumulators; everything shared stays shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from precast.ir.loops.index import Atom, Index, Variable, atom, substitute
+from precast.ir.loops.program import Kernel, Loop, Statement, Store, variables_of
+from precast.ir.loops.scalars import IndexValue, Load, Scalar, rewrite
+
+
+def substitute_scalar(value: Scalar, bindings: Mapping[Atom, Index], memo: dict[int, Scalar] | None = None) -> Scalar:
+    """Replace loop variables or sizes in every subscript below `value`."""
+
+    def change(each: Scalar) -> Scalar:
+        if isinstance(each, Load):
+            return replace(each, indices=tuple(substitute(index, bindings) for index in each.indices))
+        if isinstance(each, IndexValue):
+            return replace(each, index=substitute(each.index, bindings))
+        return each
+
+    return rewrite(value, change, {} if memo is None else memo)
+
+
+def rename_variables(body: tuple[Statement, ...], names: Mapping[Variable, Variable]) -> tuple[Statement, ...]:
+    """Replace loop variables by others, where they are declared and where they are used."""
+    bindings: dict[Atom, Index] = {old: atom(new) for old, new in names.items()}
+    memo: dict[int, Scalar] = {}
+
+    def visit(statement: Statement) -> Statement:
+        if isinstance(statement, Loop):
+            variables = tuple(names.get(variable, variable) for variable in statement.variables)
+            return replace(statement, variables=variables, body=tuple(map(visit, statement.body)))
+        value = substitute_scalar(statement.value, bindings, memo)
+        if isinstance(statement, Store):
+            indices = tuple(substitute(index, bindings) for index in statement.indices)
+            return replace(statement, indices=indices, value=value)
+        return replace(statement, value=value)
+
+    return tuple(map(visit, body))
+
+
+def number_variables(kernel: Kernel, prefix: str = "i") -> Kernel:
+    """Call the loop variables i0, i1, … in the order in which the loops stand."""
+    old = dict.fromkeys(variables_of(kernel.body))
+    # By way of names that nobody has, so that exchanging two names cannot join them.
+    passing = {each: Variable(f"{each.name}~", each.extent) for each in old}
+    final = {Variable(f"{each.name}~", each.extent): Variable(f"{prefix}{number}", each.extent)
+             for number, each in enumerate(old)}  # fmt: skip
+    return replace(kernel, body=rename_variables(rename_variables(kernel.body, passing), final))

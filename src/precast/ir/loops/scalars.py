@@ -1,0 +1,211 @@
+"""What one iteration of a loop computes: loads, constants, operations by name, casts.
+
+Scalars form a graph: a node used twice is one object with two users, compared by identity. Printers and generators
+visit each object once, so a value that a fused chain reads ten times is still computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.index import Index
+
+# Operation by name → how many arguments it takes. Comparisons and the `is_…` tests give bool; the others, the type of
+# their arguments. `where` takes (condition, then, otherwise).
+UNARY = (
+    "abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh digamma erf erfc exp expm1 floor is_inf is_nan lgamma"
+    " log log10 log1p log2 logical_not neg reciprocal round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc"
+).split()
+BINARY = (
+    "add atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor copysign div div_floor div_trunc"
+    " eq fmod ge gt hypot le logical_and logical_or logical_xor lt maximum minimum mul ne nextafter pow remainder sub"
+).split()
+TERNARY = ["where", "fma"]
+ARITIES = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), **dict.fromkeys(TERNARY, 3)}
+PREDICATES = frozenset("eq ge gt is_inf is_nan le logical_and logical_not logical_or logical_xor lt ne".split())
+
+
+class Arithmetic:
+    """Lets formulas be written as formulas: ``value * 0.5 + other``. Plain numbers take the type of the scalar."""
+
+    def __add__(self: Scalar, other: Scalar | float) -> Scalar:
+        return apply("add", self, as_scalar(other, self.dtype))
+
+    def __sub__(self: Scalar, other: Scalar | float) -> Scalar:
+        return apply("sub", self, as_scalar(other, self.dtype))
+
+    def __mul__(self: Scalar, other: Scalar | float) -> Scalar:
+        return apply("mul", self, as_scalar(other, self.dtype))
+
+    def __truediv__(self: Scalar, other: Scalar | float) -> Scalar:
+        return apply("div", self, as_scalar(other, self.dtype))
+
+    def __radd__(self: Scalar, other: float) -> Scalar:
+        return apply("add", as_scalar(other, self.dtype), self)
+
+    def __rsub__(self: Scalar, other: float) -> Scalar:
+        return apply("sub", as_scalar(other, self.dtype), self)
+
+    def __rmul__(self: Scalar, other: float) -> Scalar:
+        return apply("mul", as_scalar(other, self.dtype), self)
+
+    def __rtruediv__(self: Scalar, other: float) -> Scalar:
+        return apply("div", as_scalar(other, self.dtype), self)
+
+    def __neg__(self: Scalar) -> Scalar:
+        return apply("neg", self)
+
+
+@dataclass(frozen=True, eq=False)
+class Load(Arithmetic):
+    """Read one element. Where `guard` is false nothing is read and the value is 0."""
+
+    buffer: Buffer
+    indices: tuple[Index, ...]
+    guard: Scalar | None = None
+
+    @property
+    def dtype(self) -> str:
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Arithmetic):
+    """A number known when compiling."""
+
+    value: float | int | bool
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class IndexValue(Arithmetic):
+    """A subscript or a size, used as a number."""
+
+    index: Index
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Apply(Arithmetic):
+    """An operation, by its name in `ARITIES`, on arguments of one type (`where`: a bool, then two of one type)."""
+
+    operation: str
+    arguments: tuple[Scalar, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Cast(Arithmetic):
+    """Convert as C does; to bool: whether it is not zero."""
+
+    value: Scalar
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Named(Arithmetic):
+    """The same value, under the name it has in the user's graph."""
+
+    name: str
+    value: Scalar
+
+    @property
+    def dtype(self) -> str:
+        return self.value.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulator:
+    """What a reducing loop collects: `kind` is one of sum, prod, max, min, any, all."""
+
+    name: str
+    kind: str
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulated(Arithmetic):
+    """An accumulator's final value; valid after the loop that declares it."""
+
+    accumulator: Accumulator
+
+    @property
+    def dtype(self) -> str:
+        return self.accumulator.dtype
+
+
+Scalar = Load | Constant | IndexValue | Apply | Cast | Named | Accumulated
+
+
+def apply(operation: str, *arguments: Scalar) -> Apply:
+    """Build an operation, checking its arity and that its arguments agree in type."""
+    assert ARITIES.get(operation) == len(arguments), f"{operation} does not take {len(arguments)} arguments"
+    operands = arguments[1:] if operation == "where" else arguments
+    assert len({operand.dtype for operand in operands}) == 1, (
+        f"{operation} on different types: {', '.join(operand.dtype for operand in operands)}"
+    )
+    return Apply(operation, arguments, "bool" if operation in PREDICATES else operands[0].dtype)
+
+
+def as_scalar(value: Scalar | float, dtype: str) -> Scalar:
+    return Constant(value, dtype) if isinstance(value, int | float) else value
+
+
+def cast(value: Scalar, dtype: str) -> Scalar:
+    if value.dtype == dtype:
+        return value
+    if isinstance(value, Constant) and dtype not in ("f16", "bf16", "f32"):
+        return Constant(bool(value.value) if dtype == "bool" else value.value, dtype)
+    return Cast(value, dtype)
+
+
+def operands_of(value: Scalar) -> tuple[Scalar, ...]:
+    match value:
+        case Load(_, _, guard):
+            return () if guard is None else (guard,)
+        case Apply(_, arguments, _):
+            return arguments
+        case Cast(inner, _) | Named(_, inner):
+            return (inner,)
+    return ()
+
+
+def walk(*roots: Scalar) -> Iterator[Scalar]:
+    """Every distinct scalar below `roots`, operands before users."""
+    seen: set[int] = set()
+    stack: list[tuple[Scalar, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        value, is_expanded = stack.pop()
+        if is_expanded:
+            yield value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            stack.append((value, True))
+            stack.extend((operand, False) for operand in reversed(operands_of(value)))
+
+
+def rewrite(root: Scalar, change: Callable[[Scalar], Scalar], memo: dict[int, Scalar]) -> Scalar:
+    """Rebuild a scalar bottom-up, giving each rebuilt node to `change`; shared nodes stay shared through `memo`."""
+    for value in walk(root):
+        if id(value) not in memo:
+            memo[id(value)] = change(_with_operands(value, memo))
+    return memo[id(root)]
+
+
+def _with_operands(value: Scalar, memo: dict[int, Scalar]) -> Scalar:
+    old = operands_of(value)
+    new = tuple(memo[id(operand)] for operand in old)
+    if all(before is after for before, after in zip(old, new, strict=True)):
+        return value
+    match value:
+        case Load():
+            return replace(value, guard=new[0])
+        case Apply():
+            return replace(value, arguments=new)
+        case Cast(_, dtype):
+            return cast(new[0], dtype)
+        case Named():
+            return replace(value, value=new[0])
+    raise AssertionError(f"{type(value).__name__} has no operands to replace")

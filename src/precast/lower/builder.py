@@ -1,0 +1,181 @@
+"""What lowering rules write with: each call adds a step and gives the buffer it fills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from precast.ir.loops.buffers import FLOATING, Buffer, contiguous_strides, whole
+from precast.ir.loops.index import Index, Variable, as_index, atom, constant
+from precast.ir.loops.program import Accumulate, FallbackStep, Kernel, LibraryCall, Loop, Statement, Step, Store
+from precast.ir.loops.scalars import Accumulated, Accumulator, Constant, IndexValue, Load, Scalar, cast
+
+Indices = tuple[Index, ...]
+Operand = Buffer | Index | float
+Formula = Callable[..., Scalar]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What tracing says an operator gives."""
+
+    dtype: str
+    shape: Indices
+    strides: Indices
+
+
+def math_dtype(dtype: str) -> str:
+    """The type to compute in: half precision is computed in single precision, as eager does."""
+    return "f32" if dtype in ("f16", "bf16") else dtype
+
+
+class Builder:
+    """Collects the steps of one program, node by node."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.names: set[str] = set()
+        self.results: tuple[Result, ...] = ()
+        self.node_name, self.origin, self.at = "", "", None
+
+    @property
+    def result(self) -> Result:
+        (result,) = self.results
+        return result
+
+    def buffer(self, dtype: str, shape: Indices, strides: Indices | None = None) -> Buffer:
+        """A new buffer, named after the node; without `strides`, row-major."""
+        name, number = self.node_name, 0
+        while name in self.names:
+            number += 1
+            name = f"{self.node_name}_{number}"
+        self.names.add(name)
+        return Buffer(name, dtype, shape, contiguous_strides(shape) if strides is None else strides)
+
+    def result_buffer(self, result: Result | None = None) -> Buffer:
+        """The buffer for what the node gives, in eager's layout where that is dense."""
+        result = result or self.result
+        strides = result.strides if is_dense(result.shape, result.strides) else None
+        return self.buffer(result.dtype, result.shape, strides)
+
+    def define(self, formula: Callable[[Indices], Scalar], result: Result | None = None) -> Buffer:
+        """``buffer[indices] = formula(indices)`` for all indices."""
+        result = result or self.result
+        indices = loop_indices(result.shape)
+        target = self.result_buffer(result)
+        self.add_nest(target, _variables(indices), (Store(target, indices, cast(formula(indices), result.dtype)),))
+        return target
+
+    def pointwise(
+        self, formula: Formula, *operands: Operand, compute: str = "", result: Result | None = None
+    ) -> Buffer:
+        """Apply `formula` to broadcast elements, cast to the type `compute` (the result's, unless given)."""
+        result = result or self.result
+        dtype = math_dtype(compute or result.dtype)
+        return self.define(lambda at: formula(*(element(each, at, dtype) for each in operands)), result)
+
+    def view(self, source: Buffer, index_map: Callable[[Indices], Sequence[Index | int]]) -> Buffer:
+        """``result[indices] = source[index_map(indices)]``: no memory moves once consumers have taken it in."""
+        return self.define(lambda at: Load(source, tuple(map(as_index, index_map(at)))))
+
+    def reduce(
+        self,
+        kind: str,
+        source: Buffer,
+        dims: Sequence[int],
+        *,
+        prepare: Callable[[Scalar, Indices], Scalar] = lambda value, at: value,
+        finish: Callable[[Scalar], Scalar] = lambda total: total,
+        result: Result | None = None,
+        accumulate: str = "",
+    ) -> Buffer:
+        """Combine ``prepare(source[at], at)`` over `dims`; store ``finish(total)``.
+
+        The result may keep the reduced dims (as 1) or not; `accumulate` is the accumulator's type.
+        """
+        result = result or self.result
+        at = loop_indices(source.shape, prefix="r", kept="i", reduced=dims)
+        kept = tuple(position for dim, position in enumerate(at) if dim not in dims)
+        target = self.result_buffer(result)
+        value = prepare(cast(Load(source, at), math_dtype(source.dtype)), at)
+        total = Accumulator(f"{target.name}_{kind}", kind, accumulate or value.dtype)
+        reducing = _variables(tuple(position for dim, position in enumerate(at) if dim in dims))
+        loop = Loop(reducing, (Accumulate(total, cast(value, total.dtype)),), (total,))
+        indices = at_result(kept, len(result.shape), dims)
+        final = finish(cast(Accumulated(total), math_dtype(result.dtype)))
+        self.add_nest(target, _variables(kept), (loop, Store(target, indices, cast(final, result.dtype))))
+        return target
+
+    def matmul(self, left: Buffer, right: Buffer, result: Result | None = None) -> Buffer:
+        """``left @ right`` of matrices, or of batches of matrices with equal batch sizes."""
+        target = self.result_buffer(result)
+        views = (whole(left), whole(right))
+        self.steps.append(LibraryCall(target.name, "matmul", views, (whole(target),), (self.origin,)))
+        return target
+
+    def add_nest(self, target: Buffer, variables: tuple[Variable, ...], body: tuple[Statement, ...]) -> None:
+        nest: tuple[Statement, ...] = (Loop(variables, body),) if variables else body
+        self.steps.append(Kernel(target.name, nest, (self.origin,)))
+
+    def fallback(self, step: FallbackStep) -> None:
+        self.steps.append(step)
+
+
+def element(operand: Operand, at: Indices, dtype: str) -> Scalar:
+    """One element of an operand at `at`, broadcast from the right, as `dtype`."""
+    if isinstance(operand, Index):
+        return IndexValue(operand, dtype)
+    if not isinstance(operand, Buffer):
+        return Constant(operand, dtype)
+    return cast(Load(operand, broadcast_indices(operand.shape, at)), dtype)
+
+
+def broadcast_indices(shape: Indices, at: Indices) -> Indices:
+    """The subscripts of an operand of `shape` where its broadcast result has subscripts `at`."""
+    trailing = at[len(at) - len(shape) :]
+    return tuple(constant(0) if size.constant == 1 else each for size, each in zip(shape, trailing, strict=True))
+
+
+def loop_indices(shape: Indices, *, prefix: str = "i", kept: str = "i", reduced: Sequence[int] = ()) -> Indices:
+    """One fresh loop variable for each dimension; dimensions of size 1 need none."""
+    names = [f"{prefix if dim in reduced else kept}{dim}" for dim in range(len(shape))]
+    return tuple(
+        constant(0) if size.constant == 1 else atom(Variable(name, size))
+        for name, size in zip(names, shape, strict=True)
+    )
+
+
+def at_result(kept: Indices, rank: int, dims: Sequence[int]) -> Indices:
+    """Subscripts of a reduction's result from those of the dimensions that stay."""
+    if rank == len(kept):
+        return kept
+    remaining = iter(kept)
+    return tuple(constant(0) if dim in dims else next(remaining) for dim in range(rank))
+
+
+def is_dense(shape: Indices, strides: Indices) -> bool:
+    """Whether elements fill memory without holes or overlap, in some order of dimensions."""
+    if any(size.constant == 0 for size in shape):
+        return strides == contiguous_strides(shape)
+    expected = constant(1)
+    left = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size.constant != 1]
+    while left:
+        found = next((pair for pair in left if pair[1] == expected), None)
+        if found is None:
+            return False
+        left.remove(found)
+        expected = expected * found[0]
+    return True
+
+
+def is_floating(dtype: str) -> bool:
+    return dtype in FLOATING
+
+
+def _variables(indices: Indices) -> tuple[Variable, ...]:
+    found: list[Variable] = []
+    for index in indices:
+        match index.terms:
+            case (((Variable() as variable,), 1),):
+                found.append(variable)
+    return tuple(found)

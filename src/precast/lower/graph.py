@@ -1,0 +1,197 @@
+"""ATen graph → loop program, one node at a time.
+
+Before::
+
+    %add  = aten.add.Tensor(%mm, %b)
+    %gelu = aten.gelu.default(%add)
+
+After::
+
+    kernel add:  for i0 < 8, i1 < 6:  add[i0, i1] = mm[i0, i1] + b[i1]
+    kernel gelu: for i0 < 8, i1 < 6:  gelu[i0, i1] = …
+
+Every node becomes its own steps over its own buffer, views too; putting them together is `fuse`'s work.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from precast.errors import LoweringError
+from precast.ir.loops.buffers import ITEM_SIZES, Buffer
+from precast.ir.loops.index import Index, Symbol, atoms
+from precast.ir.loops.program import Argument, FallbackStep, LoopProgram, SizeSource, Slot
+from precast.ir.loops.scalars import Load
+from precast.ir.node_meta import source_line_of, value_of
+from precast.ir.tensor_spec import dtype_name
+from precast.lower.builder import Builder, Result
+from precast.lower.registry import rule_for
+from precast.lower.sizes import to_index, to_indices
+
+Lowered = object
+"""A node's meaning here: a buffer, a tuple of them, an index for a symbolic number, or a plain constant."""
+
+
+def lower_graph(graph_module: fx.GraphModule, *, name: str = "main", fallbacks: bool = True) -> LoopProgram:
+    """Lower a functional ATen graph; without `fallbacks`, an operator that has no rule is an error that names it."""
+    builder, meanings = Builder(), dict[fx.Node, Lowered]()
+    inputs: list[Buffer] = []
+    results: tuple[Buffer | Index | None, ...] = ()
+    if not fallbacks:
+        refuse_fallbacks(graph_module)
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            meanings[node] = _placeholder(node, builder, inputs)
+        elif node.op == "call_function":
+            meanings[node] = _call(node, builder, meanings)
+        elif node.op == "output":
+            results = _results(node, builder, meanings, inputs)
+        else:
+            raise AssertionError(f"lift {node.op} {node.target} to an input before lowering")
+    return LoopProgram(name, tuple(inputs), results, _size_sources(inputs), tuple(builder.steps))
+
+
+def refuse_fallbacks(graph_module: fx.GraphModule) -> None:
+    """Raise one error that lists every operator without a native rule, with the user's lines."""
+    missing = [node for node in graph_module.graph.nodes if _is_fallback(node)]
+    if missing:
+        lines = [f"{node.target} at {source_line_of(node) or node.name}" for node in missing]
+        raise LoweringError(
+            "the program cannot run without torch: " + "; ".join(lines),
+            why="these operators have no native rule, and a call back into torch needs torch",
+            fix="replace them, or compile for use in process",
+        )
+
+
+def _is_fallback(node: fx.Node) -> bool:
+    return node.op == "call_function" and isinstance(node.target, OpOverload) and rule_for(node.target) is None and (
+        not isinstance(node.meta.get("val"), int | torch.SymInt)
+    )  # fmt: skip
+
+
+def _placeholder(node: fx.Node, builder: Builder, inputs: list[Buffer]) -> Lowered:
+    value = value_of(node)
+    if isinstance(value, torch.SymInt):
+        return to_index(value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    result = _result_of(value, node)
+    builder.names.add(node.name)
+    inputs.append(Buffer(node.name, result.dtype, result.shape, result.strides))
+    return inputs[-1]
+
+
+def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> Lowered:
+    value = value_of(node)
+    if isinstance(value, torch.SymInt):
+        return to_index(value)
+    if node.target is operator.getitem:
+        source, position = node.args
+        members = meanings[source]  # type: ignore[index]
+        assert isinstance(members, tuple) and isinstance(position, int)
+        return members[position]
+    values = value if isinstance(value, tuple | list) else (value,)
+    builder.results = tuple(_result_of(each, node) for each in values if isinstance(each, torch.Tensor))
+    builder.node_name, builder.origin = node.name, f"{node.name}: {node.target}"
+    builder.at = str(source_line_of(node) or "") or None
+    rule = rule_for(node.target)
+    if rule is None:
+        outputs = _fall_back(node, builder, meanings)
+        return outputs if isinstance(value, tuple | list) else outputs[0]
+    replace = _replacing(meanings)
+    return rule(builder, *map(replace, node.args), **{key: replace(each) for key, each in node.kwargs.items()})
+
+
+def _replacing(meanings: dict[fx.Node, Lowered]) -> Callable[[object], object]:
+    def replace(argument: object) -> object:
+        if isinstance(argument, fx.Node):
+            return meanings[argument]
+        if isinstance(argument, tuple | list):
+            return [replace(item) for item in argument]
+        return argument
+
+    return replace
+
+
+def _fall_back(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> tuple[Buffer, ...]:
+    inputs: list[Buffer] = []
+
+    def encode(argument: object) -> Argument:
+        meaning = meanings[argument] if isinstance(argument, fx.Node) else argument
+        if isinstance(meaning, Buffer):
+            inputs.append(meaning)
+            return Slot(len(inputs) - 1)
+        if isinstance(meaning, tuple | list):
+            return tuple(map(encode, meaning))
+        if meaning is None or isinstance(meaning, bool | int | float | str | Index):
+            return meaning
+        return str(meaning)
+
+    arguments = tuple(map(encode, node.args))
+    keyword_arguments = tuple((key, encode(value)) for key, value in node.kwargs.items())
+    outputs = tuple(builder.result_buffer(result) for result in builder.results)
+    builder.fallback(
+        FallbackStep(
+            node.name,
+            str(node.target),
+            tuple(inputs),
+            outputs,
+            arguments,
+            keyword_arguments,
+            (builder.origin,),
+            builder.at,
+        )
+    )
+    return outputs
+
+
+def _results(
+    node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered], inputs: list[Buffer]
+) -> tuple[Buffer | Index | None, ...]:
+    (returned,) = node.args
+    results: list[Buffer | Index | None] = []
+    for each in returned if isinstance(returned, tuple | list) else (returned,):
+        meaning = meanings[each] if isinstance(each, fx.Node) else each
+        if isinstance(meaning, int):
+            meaning = to_index(meaning)
+        if isinstance(meaning, Buffer) and (meaning in inputs or meaning in results):
+            meaning = _copy(meaning, builder)
+        assert meaning is None or isinstance(meaning, Buffer | Index), f"{each} cannot be returned"
+        results.append(meaning)
+    return tuple(results)
+
+
+def _copy(source: Buffer, builder: Builder) -> Buffer:
+    """An output has memory of its own, even when the graph returns an input, or one value twice."""
+    builder.node_name, builder.origin = f"{source.name}_copy", f"{source.name}: returned"
+    return builder.define(lambda at: Load(source, at), Result(source.dtype, source.shape, source.strides))
+
+
+def _result_of(value: torch.Tensor, node: fx.Node) -> Result:
+    dtype = dtype_name(value.dtype)
+    if dtype not in ITEM_SIZES or value.layout is not torch.strided:
+        raise LoweringError(
+            f"cannot compile {node.target}: it gives a {value.layout} tensor of {value.dtype}",
+            why="the native backend handles dense real tensors",
+            fix="keep that part of the program in eager, or use backend='interpret'",
+            at=str(source_line_of(node) or "") or None,
+        )
+    return Result(dtype, to_indices(tuple(value.shape)), to_indices(tuple(value.stride())))
+
+
+def _size_sources(inputs: list[Buffer]) -> tuple[SizeSource, ...]:
+    """For each dynamic size, the first input dimension that is exactly that size."""
+    sources: dict[str, SizeSource] = {}
+    for position, buffer in enumerate(inputs):
+        for dimension, size in enumerate(buffer.shape):
+            match size.terms:
+                case (((Symbol(name),), 1),):
+                    sources.setdefault(name, SizeSource(name, position, dimension))
+    used = {each.name for buffer in inputs for size in buffer.shape for each in atoms(size) if isinstance(each, Symbol)}
+    assert used <= set(sources), f"sizes {sorted(used - set(sources))} are no dimension of any input"
+    return tuple(sources[name] for name in sorted(sources))

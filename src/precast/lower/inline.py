@@ -1,0 +1,200 @@
+"""Put producers into the loops that read them.
+
+Before::
+
+    for i0 < 8, i1 < 6:  add[i0, i1] = mm[i0, i1] + b[i1]
+    for i0 < 8, i1 < 6:  gelu[i0, i1] = f(add[i0, i1])
+    t[i0, i1] = x[i1, i0];  mm_1 = matmul(t, gelu)
+
+After::
+
+    for i0 < 8, i1 < 6:  add = mm[i0, i1] + b[i1];  gelu[i0, i1] = f(add)
+    mm_1 = matmul(x with strides swapped, gelu)
+
+Views always go in. A computation goes in where it has one reader that reads each element once, or where it is cheap.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from precast.ir.loops.buffers import Buffer, View, whole
+from precast.ir.loops.index import Index, Variable, coefficient_of, constant, product, substitute
+from precast.ir.loops.program import (
+    Kernel,
+    LibraryCall,
+    Loop,
+    LoopProgram,
+    Statement,
+    Step,
+    Store,
+    loads_of,
+    read_by,
+)
+from precast.ir.loops.rewriting import substitute_scalar
+from precast.ir.loops.scalars import Apply, Constant, IndexValue, Load, Named, Scalar, rewrite, walk
+
+CHEAP_OPERATIONS = 2
+"""A computation of up to this many operations is rather repeated than stored."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """``buffer[variables] = value``: a kernel of one store, each element written once."""
+
+    buffer: Buffer
+    variables: tuple[Variable | None, ...]
+    value: Scalar
+    origins: tuple[str, ...]
+
+    def at(self, indices: tuple[Index, ...]) -> Scalar:
+        bindings = {
+            variable: index for variable, index in zip(self.variables, indices, strict=True) if variable is not None
+        }
+        return substitute_scalar(self.value, bindings)
+
+    @property
+    def is_view(self) -> bool:
+        return isinstance(strip_names(self.value), Load | Constant | IndexValue)
+
+    @property
+    def is_cheap(self) -> bool:
+        parts = list(walk(self.value))
+        work = sum(isinstance(part, Apply) for part in parts)
+        return work <= CHEAP_OPERATIONS and sum(isinstance(part, Load) for part in parts) <= 1 and not has_heavy(parts)
+
+
+def has_heavy(parts: list[Scalar]) -> bool:
+    light = {"add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge"}
+    return any(isinstance(part, Apply) and part.operation not in light for part in parts)
+
+
+def inline_producers(program: LoopProgram) -> LoopProgram:
+    """Substitute definitions into their readers; definitions that nobody reads any more stay for `remove_dead`."""
+    readers = Counter(buffer for step in program.steps for buffer in read_by(step))
+    readers.update(program.outputs)
+    definitions: dict[Buffer, Definition] = {}
+    steps: list[Step] = []
+    for step in program.steps:
+        if isinstance(step, Kernel):
+            step = _inline_into_kernel(step, definitions, readers)
+            definition = definition_of(step)
+            if definition is not None:
+                definitions[definition.buffer] = definition
+        elif isinstance(step, LibraryCall):
+            step = replace(step, inputs=tuple(_inline_into_view(view, definitions) for view in step.inputs))
+        steps.append(step)
+    if all(before is after for before, after in zip(program.steps, steps, strict=True)):
+        return program
+    return replace(program, steps=tuple(steps))
+
+
+def definition_of(kernel: Kernel) -> Definition | None:
+    """A kernel seen as a definition, if it is one."""
+    match kernel.body:
+        case (Store(buffer, indices, value),):
+            loop_variables: tuple[Variable, ...] = ()
+        case (Loop(loop_variables, (Store(buffer, indices, value),), ()),):
+            pass
+        case _:
+            return None
+    variables = tuple(_only_variable(index) for index in indices)
+    if {each for each in variables if each is not None} != set(loop_variables):
+        return None
+    return Definition(buffer, variables, value, kernel.origins)
+
+
+def strip_names(value: Scalar) -> Scalar:
+    while isinstance(value, Named):
+        value = value.value
+    return value
+
+
+def _only_variable(index: Index) -> Variable | None:
+    match index.terms:
+        case (((Variable() as variable,), 1),):
+            return variable
+    return None
+
+
+def _inline_into_kernel(kernel: Kernel, definitions: dict[Buffer, Definition], readers: Counter[Buffer]) -> Kernel:
+    loads = [load for load in loads_of(kernel.body) if load.buffer in definitions]
+    if not loads:
+        return kernel
+    origins = list(kernel.origins)
+    memo: dict[int, Scalar] = {}
+    taken: dict[tuple[Buffer, tuple[Index, ...]], Scalar] = {}
+
+    def visit(body: tuple[Statement, ...], active: tuple[Variable, ...]) -> tuple[Statement, ...]:
+        def change(value: Scalar) -> Scalar:
+            if not isinstance(value, Load) or value.buffer not in definitions:
+                return value
+            definition = definitions[value.buffer]
+            if not _pays(definition, readers[value.buffer], loads, active):
+                return value
+            key = value.buffer, value.indices
+            if value.guard is not None or key not in taken:
+                origins[:0] = [origin for origin in definition.origins if origin not in origins]
+                taken[key] = _named(definition, value)
+            return taken[key]
+
+        statements: list[Statement] = []
+        for statement in body:
+            if isinstance(statement, Loop):
+                inner = visit(statement.body, active + statement.variables)
+                statements.append(replace(statement, body=inner))
+            else:
+                statements.append(replace(statement, value=rewrite(statement.value, change, memo)))
+        return tuple(statements)
+
+    return replace(kernel, body=visit(kernel.body, ()), origins=tuple(origins))
+
+
+def _named(definition: Definition, load: Load) -> Scalar:
+    value = definition.at(load.indices)
+    if load.guard is not None:
+        value = _guarded(value, load.guard)
+    return value if definition.is_view else Named(definition.buffer.name, value)
+
+
+def _guarded(value: Scalar, guard: Scalar) -> Scalar:
+    """Let nothing below `value` be read where `guard` is false, and make the value 0 there."""
+
+    def change(each: Scalar) -> Scalar:
+        if not isinstance(each, Load):
+            return each
+        both = guard if each.guard is None else Apply("logical_and", (each.guard, guard), "bool")
+        return replace(each, guard=both)
+
+    guarded = rewrite(value, change, {})
+    if isinstance(strip_names(guarded), Load):
+        return guarded
+    return Apply("where", (guard, guarded, Constant(0, value.dtype)), value.dtype)
+
+
+def _pays(definition: Definition, readers: int, loads: list[Load], active: tuple[Variable, ...]) -> bool:
+    if definition.is_view or definition.is_cheap:
+        return True
+    places = {load.indices for load in loads if load.buffer == definition.buffer}
+    iterations = product(variable.extent for variable in active)
+    return readers == 1 and len(places) == 1 and iterations == product(definition.buffer.shape)
+
+
+def _inline_into_view(view: View, definitions: dict[Buffer, Definition]) -> View:
+    """Read a strided view's source directly, if `view` is one."""
+    definition = definitions.get(view.buffer)
+    if definition is None or view != whole(view.buffer):
+        return view
+    load = strip_names(definition.value)
+    if not isinstance(load, Load) or load.guard is not None:
+        return view
+    offset = load.buffer.offset(load.indices)
+    strides: list[Index] = []
+    for variable in definition.variables:
+        stride = constant(0) if variable is None else coefficient_of(offset, variable)
+        if stride is None:
+            return view
+        strides.append(stride)
+    start = substitute(offset, {variable: constant(0) for variable in definition.variables if variable is not None})
+    return View(load.buffer, view.shape, tuple(strides), start)

@@ -1,0 +1,31 @@
+"""Matrix products: one library call; bias and scale become loops that fuse with what follows."""
+
+from __future__ import annotations
+
+import torch
+
+from precast.ir.loops.buffers import Buffer
+from precast.lower.builder import Builder
+from precast.lower.registry import lowering
+
+aten = torch.ops.aten
+
+
+@lowering(aten.mm.default, aten.bmm.default)
+def matmul(builder: Builder, left: Buffer, right: Buffer) -> Buffer:
+    return builder.matmul(left, right)
+
+
+@lowering(aten.addmm.default, aten.baddbmm.default)
+def add_matmul(
+    builder: Builder, bias: Buffer, left: Buffer, right: Buffer, *, beta: float = 1, alpha: float = 1
+) -> Buffer:
+    product = builder.matmul(left, right)
+    if beta == 0:
+        # Eager does not even read the bias then: its NaNs do not spread.
+        return builder.pointwise(lambda value: value * alpha, product)
+    return builder.pointwise(lambda value, added: _scaled(added, beta) + _scaled(value, alpha), product, bias)
+
+
+def _scaled(value, factor):  # type: ignore[no-untyped-def]
+    return value if factor == 1 else value * factor

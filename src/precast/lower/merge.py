@@ -1,0 +1,184 @@
+"""Run loops over the same range as one loop.
+
+Before::
+
+    for i0 < 8, i1 < 6:  add[i0, i1] = …
+    for i0 < 8, i1 < 6:  total <- sum f(add[i0, i1])
+
+After::
+
+    for i0 < 8, i1 < 6:  add[i0, i1] = …;  total <- sum f(add)
+
+Two nests merge from the outside in, as far as ranges agree and each iteration reads only what the same iteration wrote.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from precast.ir.loops.index import Variable, atom, constant
+from precast.ir.loops.program import (
+    Kernel,
+    Loop,
+    LoopProgram,
+    Statement,
+    Step,
+    loads_of,
+    read_by,
+    statements_of,
+    stores_of,
+    values_of,
+    variables_of,
+    written_by,
+)
+from precast.ir.loops.rewriting import number_variables, rename_variables
+from precast.ir.loops.scalars import Accumulated, walk
+
+
+def merge_kernels(program: LoopProgram) -> LoopProgram:
+    """Merge each kernel with an earlier one that it shares data with, where the order of steps allows it."""
+    steps: list[Step] = []
+    for step in program.steps:
+        if not (isinstance(step, Kernel) and _merge_into_earlier(step, steps)):
+            steps.append(step)
+    return program if len(steps) == len(program.steps) else replace(program, steps=tuple(steps))
+
+
+def _merge_into_earlier(kernel: Kernel, steps: list[Step]) -> bool:
+    needed = set(read_by(kernel))
+    for position in reversed(range(len(steps))):
+        earlier = steps[position]
+        if isinstance(earlier, Kernel):
+            merged = _merged(earlier, kernel)
+            if merged is not None and _may_move_down(position, steps):
+                del steps[position]
+                steps.append(merged)
+                return True
+            if merged is not None:
+                steps[position] = merged
+                return True
+        if needed & set(written_by(earlier)):
+            # The kernel cannot move before the step that feeds it, but the merged pair may stand here, at the end.
+            break
+    return _merge_by_moving_earlier_down(kernel, steps)
+
+
+def _merge_by_moving_earlier_down(kernel: Kernel, steps: list[Step]) -> bool:
+    for position in reversed(range(len(steps))):
+        earlier = steps[position]
+        if isinstance(earlier, Kernel) and _may_move_down(position, steps):
+            merged = _merged(earlier, kernel)
+            if merged is not None:
+                del steps[position]
+                steps.append(merged)
+                return True
+    return False
+
+
+def _may_move_down(position: int, steps: list[Step]) -> bool:
+    """Whether nothing after `position` reads what it writes."""
+    written = set(written_by(steps[position]))
+    return not any(written & set(read_by(step)) for step in steps[position + 1 :])
+
+
+def _merged(first: Kernel, second: Kernel) -> Kernel | None:
+    if not _share_data(first, second):
+        return None
+    passing = {each: Variable(f"{each.name}~", each.extent) for each in variables_of(second.body)}
+    body = first.body
+    for statement in rename_variables(second.body, passing):
+        if isinstance(statement, Loop):
+            joined = _join_loop(body, statement)
+            if joined is None:
+                return None
+            body = joined
+        else:
+            body = (*body, statement)
+    if len(body) == len(first.body) + len(second.body):
+        return None
+    name = first.name if first.name == second.name else f"{first.name}_{second.name}"
+    return number_variables(Kernel(name, body, (*first.origins, *second.origins)))
+
+
+def _share_data(first: Kernel, second: Kernel) -> bool:
+    ours = {*read_by(first), *written_by(first)}
+    return bool(ours & set(read_by(second)))
+
+
+def _join_loop(body: tuple[Statement, ...], loop: Loop) -> tuple[Statement, ...] | None:
+    """Merge `loop` into the last loop of `body` that allows it, not passing what it depends on; None if there is none."""
+    for position in reversed(range(len(body))):
+        candidate = body[position]
+        if isinstance(candidate, Loop):
+            merged = _merge_loops(candidate, loop)
+            if merged is not None:
+                return (*body[:position], merged, *body[position + 1 :])
+        if _depends((loop,), (candidate,)):
+            return None
+    return None
+
+
+def _depends(later: tuple[Statement, ...], earlier: tuple[Statement, ...]) -> bool:
+    written = {store.buffer for store in stores_of(earlier)}
+    if any(load.buffer in written for load in loads_of(later)):
+        return True
+    declared = {each for loop in statements_of(earlier) if isinstance(loop, Loop) for each in loop.accumulators}
+    return any(isinstance(value, Accumulated) and value.accumulator in declared for value in walk(*values_of(later)))
+
+
+def _merge_loops(first: Loop, second: Loop) -> Loop | None:
+    length = _common_prefix(first, second)
+    while length and not _reads_own_iteration(first, second, length):
+        length -= 1
+    has_accumulators = first.accumulators or second.accumulators
+    if length == 0 or (has_accumulators and not length == len(first.variables) == len(second.variables)):
+        return None
+    left = _peel(first, length)
+    names = dict(zip(second.variables[:length], first.variables[:length], strict=True))
+    right = rename_variables(_peel(second, length).body, names)
+    body = left.body
+    for statement in right:
+        joined = _join_loop(body, statement) if isinstance(statement, Loop) else None
+        body = (*body, statement) if joined is None else joined
+    return Loop(left.variables, body, first.accumulators + second.accumulators)
+
+
+def _common_prefix(first: Loop, second: Loop) -> int:
+    length = 0
+    for left, right in zip(first.variables, second.variables, strict=False):
+        if left.extent != right.extent:
+            break
+        length += 1
+    return length
+
+
+def _peel(loop: Loop, length: int) -> Loop:
+    """The loop over the first `length` variables only, with a loop over the others inside."""
+    if length == len(loop.variables):
+        return loop
+    return Loop(loop.variables[:length], (Loop(loop.variables[length:], loop.body),), loop.accumulators)
+
+
+def _reads_own_iteration(first: Loop, second: Loop, length: int) -> bool:
+    """Whether each iteration of the joint loop reads, of what `first` writes, only what the same iteration wrote."""
+    shared = dict(zip(second.variables[:length], first.variables[:length], strict=True))
+    stores = {store.buffer: store for store in stores_of(first.body)}
+    renamed = rename_variables(second.body, shared)
+    declared = {each for loop in statements_of((first,)) if isinstance(loop, Loop) for each in loop.accumulators}
+    if any(isinstance(value, Accumulated) and value.accumulator in declared for value in walk(*values_of(renamed))):
+        return False
+    for load in loads_of(renamed):
+        store = stores.get(load.buffer)
+        if store is not None and not _same_iteration(store.indices, load.indices, first.variables[:length]):
+            return False
+    return True
+
+
+def _same_iteration(written: tuple, read: tuple, variables: tuple[Variable, ...]) -> bool:  # type: ignore[type-arg]
+    for variable in variables:
+        if variable.extent == constant(1):
+            continue
+        places = [dim for dim, index in enumerate(written) if index == atom(variable)]
+        if not places or any(read[dim] != atom(variable) for dim in places):
+            return False
+    return True

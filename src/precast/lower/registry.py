@@ -1,0 +1,42 @@
+"""Which function lowers which operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch._ops import OpOverload
+
+from precast.ir.loops.buffers import Buffer
+from precast.lower.builder import Builder
+
+Lowered = Buffer | tuple[Buffer, ...]
+Rule = Callable[..., Lowered]
+
+_RULES: dict[OpOverload, Rule] = {}
+
+
+def lowering(*operators: OpOverload) -> Callable[[Rule], Rule]:
+    """Register a function ``rule(builder, *args, **kwargs) -> Buffer`` for `operators`; a second rule for one is refused.
+
+    Tensor arguments arrive as buffers, sizes as ``Index``, everything else as it stands in the graph. What the operator
+    gives (shape, type, strides) is known from tracing: ``builder.result``.
+    """
+
+    def register(rule: Rule) -> Rule:
+        for operator in operators:
+            assert operator not in _RULES, f"{operator} has a lowering rule already: {_RULES[operator].__name__}"
+            _RULES[operator] = rule
+        return rule
+
+    return register
+
+
+def rule_for(operator: object) -> Rule | None:
+    return _RULES.get(operator) if isinstance(operator, OpOverload) else None
+
+
+def lowered_operators() -> tuple[OpOverload, ...]:
+    return tuple(sorted(_RULES, key=str))
+
+
+__all__ = ["Builder", "Lowered", "Rule", "lowered_operators", "lowering", "rule_for"]

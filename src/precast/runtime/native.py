@@ -1,0 +1,156 @@
+"""The C interface of a compiled model, from Python: `include/precast.h` through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from precast.errors import ArtifactError
+from precast.runtime.tensors import CTensor, Tensor, to_c_tensor
+
+ABI_VERSION = 1
+
+FallbackFunction = Callable[[int, int, Sequence[CTensor], Sequence[CTensor]], None]
+
+_FALLBACK = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(CTensor), ctypes.c_size_t,
+    ctypes.POINTER(CTensor), ctypes.c_size_t,
+)  # fmt: skip
+
+
+class _NamedTensor(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("tensor", CTensor))
+
+
+class _OpenOptions(ctypes.Structure):
+    _fields_ = (
+        ("abi_version", ctypes.c_uint32),
+        ("weights", ctypes.POINTER(_NamedTensor)),
+        ("weight_count", ctypes.c_size_t),
+        ("fallback", _FALLBACK),
+        ("fallback_data", ctypes.c_void_p),
+    )
+
+
+_SIGNATURES: Mapping[str, tuple[object, ...]] = {
+    "precast_open": (ctypes.POINTER(_OpenOptions), ctypes.POINTER(ctypes.c_void_p)),
+    "precast_close": (ctypes.c_void_p,),
+    "precast_entry_count": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)),
+    "precast_entry_name": (ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)),
+    "precast_entry_json": (ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)),
+    "precast_infer": (ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(CTensor), ctypes.c_size_t,
+                      ctypes.POINTER(CTensor), ctypes.c_size_t),
+    "precast_run": (ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(CTensor), ctypes.c_size_t,
+                    ctypes.POINTER(CTensor), ctypes.c_size_t),
+}  # fmt: skip
+
+# Descriptors of loaded code stay open: the loader knows libraries by path, and /proc/self/fd/5 must not mean another one.
+_LOADED_DESCRIPTORS: list[int] = []
+
+
+class NativeLibrary:
+    """A shared library that speaks our C interface. It stays loaded until the process ends."""
+
+    def __init__(self, handle: ctypes.CDLL):
+        self.handle = handle
+        handle.precast_last_error.restype = ctypes.c_char_p
+        handle.precast_abi_version.restype = ctypes.c_uint32
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(handle, name)
+            function.argtypes, function.restype = list(arguments), ctypes.c_int32
+        version = handle.precast_abi_version()
+        if version != ABI_VERSION:
+            raise ArtifactError(
+                f"the model speaks version {version} of the C interface, this runtime version {ABI_VERSION}",
+                why="it was built by another version of Precast",
+                fix="package it again, or install the version it was built with",
+            )
+
+    def check(self, status: int, *, error: type[Exception] = RuntimeError) -> None:
+        if status != 0:
+            raise error(self.handle.precast_last_error().decode())
+
+
+def load_library(path: Path) -> NativeLibrary:
+    """Load a library that this machine built."""
+    return NativeLibrary(ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL))
+
+
+def load_library_bytes(code: bytes, *, name: str) -> NativeLibrary:
+    """Load exactly these bytes: from memory that nobody can change between checking and loading."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(descriptor, "wb", closefd=False) as memory:
+        memory.write(code)
+    fcntl.fcntl(
+        descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    )
+    _LOADED_DESCRIPTORS.append(descriptor)
+    try:
+        return load_library(Path(f"/proc/self/fd/{descriptor}"))
+    except (OSError, AttributeError) as problem:
+        raise ArtifactError(
+            f"{name} cannot be loaded: {problem}",
+            why="its code is not a model library, or a library it needs is missing",
+            fix="package the model again on a machine like this one",
+        ) from problem
+
+
+class OpenModel:
+    """One opened model: its weights bound, ready to run."""
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        weights: Mapping[str, Tensor],
+        fallback: FallbackFunction | None = None,
+    ):
+        self.library = library
+        tensors = [_NamedTensor(name.encode(), to_c_tensor(weight)) for name, weight in weights.items()]
+        self._weights = (_NamedTensor * len(tensors))(*tensors)
+        self._owners = tuple(weights.values())
+        self._failure: BaseException | None = None
+        self._fallback = _FALLBACK(self._guard(fallback)) if fallback else _FALLBACK()
+        options = _OpenOptions(ABI_VERSION, self._weights, len(tensors), self._fallback, None)
+        self.handle = ctypes.c_void_p()
+        library.check(library.handle.precast_open(ctypes.byref(options), ctypes.byref(self.handle)), error=ValueError)
+
+    def _guard(self, fallback: FallbackFunction) -> Callable[..., int]:
+        def call(_: object, entry: int, step: int, inputs: object, n: int, outputs: object, m: int) -> int:
+            try:
+                fallback(entry, step, inputs[:n], outputs[:m])  # type: ignore[index]
+            except BaseException as problem:  # noqa: BLE001
+                # It must not cross C; `run` raises it on the other side.
+                self._failure = problem
+                return 1
+            return 0
+
+        return call
+
+    def descriptions(self) -> list[str]:
+        """Each entry's description as JSON text."""
+        count, text = ctypes.c_size_t(), ctypes.c_char_p()
+        self.library.check(self.library.handle.precast_entry_count(self.handle, ctypes.byref(count)))
+        texts = []
+        for number in range(count.value):
+            self.library.check(self.library.handle.precast_entry_json(self.handle, number, ctypes.byref(text)))
+            assert text.value is not None
+            texts.append(text.value.decode())
+        return texts
+
+    def infer(self, entry: int, inputs: ctypes.Array[CTensor], outputs: ctypes.Array[CTensor]) -> None:
+        function = self.library.handle.precast_infer
+        self.library.check(function(self.handle, entry, inputs, len(inputs), outputs, len(outputs)), error=ValueError)
+
+    def run(self, entry: int, inputs: ctypes.Array[CTensor], outputs: ctypes.Array[CTensor]) -> None:
+        status = self.library.handle.precast_run(self.handle, entry, inputs, len(inputs), outputs, len(outputs))
+        if status != 0 and self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        self.library.check(status, error=ValueError if status == 2 else RuntimeError)
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            self.library.handle.precast_close(self.handle)
