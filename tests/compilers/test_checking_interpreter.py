@@ -75,7 +75,7 @@ def test_wrong_stride_is_caught(trace):
 def test_wrong_device_is_caught(trace):
     graph_module, fakes = trace(torch.exp, torch.ones(2))
     node_named(graph_module, "exp").meta["val"] = torch.empty(2, device="meta")
-    with pytest.raises(NodeMismatchError, match="device.*promised meta, got cpu"):
+    with pytest.raises(NodeMismatchError, match=r"device.*promised meta, got cpu"):
         debug_nop(graph_module, fakes)(torch.ones(2))
 
 
@@ -83,14 +83,14 @@ def test_wrong_number_of_results_is_caught(trace):
     graph_module, fakes = trace(lambda x: x.split(1)[0], torch.ones(2))
     split = node_named(graph_module, "split")
     split.meta["val"] = split.meta["val"][:1]
-    with pytest.raises(NodeMismatchError, match="number of results.*promised 1, got 2"):
+    with pytest.raises(NodeMismatchError, match=r"number of results.*promised 1, got 2"):
         debug_nop(graph_module, fakes)(torch.ones(2))
 
 
 def test_wrong_symbolic_value_is_caught(trace):
     graph_module, fakes = trace(lambda x: (x.shape[0] * 2, x), torch.ones(3), dynamic=True)
     node_named(graph_module, "mul").meta["val"] = fakes[0].shape[0] * 3
-    with pytest.raises(NodeMismatchError, match="node 'mul'.*value"):
+    with pytest.raises(NodeMismatchError, match=r"node 'mul'.*value"):
         debug_nop(graph_module, fakes)(torch.ones(3))
 
 

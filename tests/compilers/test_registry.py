@@ -121,7 +121,7 @@ def test_two_installed_backends_of_one_name_are_refused(offer):
 def test_installed_thing_that_is_no_compiler_is_refused(offer):
     offer("wrong", "precast.compilers.registry:ENTRY_POINT_GROUP")
     with pytest.raises(
-        InputTypeError, match="backend 'wrong', defined as precast.compilers.registry:ENTRY_POINT_GROUP"
+        InputTypeError, match=r"backend 'wrong', defined as precast\.compilers\.registry:ENTRY_POINT_GROUP"
     ):
         get_backend("wrong")
 

@@ -47,17 +47,15 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from precast.compilers.checking_interpreter import debug_nop as debug_nop
     from precast.compilers.child_process import in_child_process as in_child_process
     from precast.compilers.common_subexpressions import fx_graph_cse as fx_graph_cse
     from precast.compilers.debug_folder import debug_compile as debug_compile
-    from precast.compilers.checking_interpreter import debug_nop as debug_nop
     from precast.compilers.drawing import draw_graph as draw_graph
     from precast.compilers.drawing import draw_graph_compile as draw_graph_compile
     from precast.compilers.graph_dumper import graph_dumper_aot as graph_dumper_aot
     from precast.compilers.input_metadata import get_inputs as get_inputs
     from precast.compilers.minify import minifier as minifier
-    from precast.compilers.unchanged import nop as nop
-    from precast.compilers.unchanged import print_compile as print_compile
     from precast.compilers.registry import Backend as Backend
     from precast.compilers.registry import get_backend as get_backend
     from precast.compilers.registry import list_backends as list_backends
@@ -67,3 +65,5 @@ if TYPE_CHECKING:
     from precast.compilers.saved_graph import save_graph as save_graph
     from precast.compilers.torchscript import simple_ts_compile as simple_ts_compile
     from precast.compilers.torchscript import ts_compile as ts_compile
+    from precast.compilers.unchanged import nop as nop
+    from precast.compilers.unchanged import print_compile as print_compile

@@ -58,7 +58,7 @@ class CheckingInterpreter(fx.Interpreter):
             f"{place}node {node.name!r} ({node.format_node()}) has another {difference.property} than traced: "
             f"promised {difference.promised}, got {difference.real}" + (f", where {symbols}" if symbols else ""),
             at=str(line) if line else None,
-            why="tracing ran the op's fake kernel, which disagrees with the real one; or the inputs do not fit the graph",
+            why="the op's fake kernel, which tracing ran, disagrees with the real one; or the inputs do not fit",
             fix="correct the op's fake kernel (torch.library.register_fake) or decomposition, or call with such inputs",
         )
 

@@ -139,7 +139,7 @@ def _work_in_fork(work: Callable[[], None], output: Path) -> None:
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
     # OpenMP's threads do not survive a fork: a parallel region in the child would wait for them forever.
     torch.set_num_threads(1)
     work()
@@ -150,12 +150,16 @@ def _no_core_dump() -> None:
 
 
 def _write_values(graph_module: fx.GraphModule, inputs: list[object], folder: Path) -> None:
-    positions = {node.name: position for position, node in enumerate(graph_module.graph.nodes)}
+    positions = {node: position for position, node in enumerate(graph_module.graph.nodes)}
 
-    def write(name: str, value: object) -> None:
-        kind = "tensor" if isinstance(value, torch.Tensor) else "number"
-        path = folder / f"{positions[name]}.value"
-        write_tensors(path.with_suffix(".part"), {kind: value if isinstance(value, torch.Tensor) else torch.tensor(value)})
+    def write(node: fx.Node, value: object) -> None:
+        path = folder / f"{positions[node]}.value"
+        if isinstance(value, torch.Tensor):
+            write_tensors(path.with_suffix(".part"), {"tensor": value})
+        elif isinstance(value, int | float):
+            write_tensors(path.with_suffix(".part"), {"number": torch.tensor(value)})
+        else:
+            return
         path.with_suffix(".part").rename(path)  # a child killed while writing leaves no half value
 
     record_node_values(graph_module, inputs, write)

@@ -60,7 +60,7 @@ def _expression(node: fx.Node, new_nodes: dict[fx.Node, fx.Node]) -> Hashable | 
 
 
 def _argument_key(argument: object, new_nodes: dict[fx.Node, fx.Node]) -> Hashable:
-    """Return a key equal only for arguments that mean the same: ``1``, ``1.0`` and ``True`` differ, as ``0.0``, ``-0.0``."""
+    """Return a key equal only for arguments that mean the same: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
     if isinstance(argument, fx.Node):
         return new_nodes[argument]
     if isinstance(argument, tuple | list):
@@ -71,7 +71,7 @@ def _argument_key(argument: object, new_nodes: dict[fx.Node, fx.Node]) -> Hashab
         return ("slice", *(_argument_key(part, new_nodes) for part in (argument.start, argument.stop, argument.step)))
     if isinstance(argument, float):
         return ("float", struct.pack("d", argument))
-    return (type(argument), argument)  # type: ignore[return-value]
+    return (type(argument), argument)
 
 
 def _mutated_values(graph: fx.Graph) -> list[fx.Node]:

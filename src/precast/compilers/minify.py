@@ -39,12 +39,15 @@ def minifier(
     """
     case = Case(graph_module, [_real(value) for value in inputs])
     _check_arguments(case, checker, max_granularity)
-    values = checker.node_values(*_copies(case)) if isinstance(checker, ChildProcessChecker) else node_values(*_copies(case))
+    values = (
+        checker.node_values(*_copies(case)) if isinstance(checker, ChildProcessChecker) else node_values(*_copies(case))
+    )
     with _progress() as report:
         smallest = shrink(case, checker, values, max_granularity=max_granularity, report=report)
     folder = Path(save_dir) if save_dir is not None else Path(tempfile.mkdtemp(prefix="precast_repro_"))
     script = save_repro(smallest.graph_module, smallest.inputs, folder)
-    print(f"{script.read_text()}\n# {len(case.operations)} operations became {len(smallest.operations)}; saved as {script}")
+    print(script.read_text())
+    print(f"# {len(case.operations)} operations became {len(smallest.operations)}; saved as {script}")
     return smallest.graph_module, smallest.inputs
 
 
@@ -99,7 +102,7 @@ def _copy_input(value: object) -> object:
 
 
 def _real(value: object) -> object:
-    """Return an input that can be run: random values in place of a fake tensor, the number seen in place of a symbol."""
+    """Return an input that can be run: random values for a fake tensor, the number that tracing saw for a symbol."""
     return random_input_like(value) if isinstance(value, FakeTensor | torch.SymInt) else value
 
 

@@ -10,7 +10,7 @@ from precast.errors import PrecastError
 
 _WHAT_OPS_RAISE = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, PrecastError)
 
-Receive = Callable[[str, object], None]
+Receive = Callable[[fx.Node, object], None]
 
 
 class _Recorder(fx.Interpreter):
@@ -21,20 +21,23 @@ class _Recorder(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> object:
         result: object = super().run_node(n)
-        if isinstance(result, torch.Tensor | int | float):
-            self._receive(n.name, result)
+        self._receive(n, result)
         return result
 
 
 def node_values(graph_module: fx.GraphModule, inputs: Sequence[object]) -> dict[str, object]:
     """Return the tensors and numbers that nodes compute, by name; up to where the graph raises, if it does."""
     values: dict[str, object] = {}
-    record_node_values(graph_module, inputs, values.__setitem__)
+
+    def keep(node: fx.Node, value: object) -> None:
+        if isinstance(value, torch.Tensor | int | float):
+            values[node.name] = value
+
+    record_node_values(graph_module, inputs, keep)
     return values
 
 
 def record_node_values(graph_module: fx.GraphModule, inputs: Sequence[object], receive: Receive) -> None:
-    """Hand each node's value to ``receive`` as soon as it is there."""
-    # A graph to be minified is expected to fail.
+    """Hand each node's value to ``receive`` as soon as it is there, up to where the graph raises, if it does."""
     with suppress(*_WHAT_OPS_RAISE), torch.no_grad():
         _Recorder(graph_module, receive).run(*inputs)

@@ -70,7 +70,7 @@ def register_backend(
     _check_name(name)
 
     def register(compiler: CompilerType) -> CompilerType:
-        _check_compiler(compiler, f"what @register_backend({name!r}) decorates")
+        _checked_compiler(compiler, f"what @register_backend({name!r}) decorates")
         backend = Backend(name, compiler, bw_compiler, inference_compiler, partition_fn, decompositions)
         taken = name in _BUILT_IN or name in _offered()
         if taken or _registered.setdefault(name, backend) is not backend:
@@ -89,16 +89,15 @@ def get_backend(backend: str | Backend | Compiler) -> Backend:
     if isinstance(backend, Backend):
         return backend
     if not isinstance(backend, str):
-        _check_compiler(backend, "backend")
-        return Backend(getattr(backend, "__name__", type(backend).__name__), backend)
+        name = getattr(backend, "__name__", type(backend).__name__)
+        return Backend(name, _checked_compiler(backend, "backend"))
     if backend in _registered:
         return _registered[backend]
     entry = _find_entry(backend)
     found: object = entry.load()
     if isinstance(found, Backend):
         return found
-    _check_compiler(found, f"backend {backend!r}, defined as {entry.value},")
-    return Backend(backend, found)
+    return Backend(backend, _checked_compiler(found, f"backend {backend!r}, defined as {entry.value},"))
 
 
 def list_backends() -> list[str]:
@@ -148,10 +147,11 @@ def _check_name(name: object) -> None:
         )
 
 
-def _check_compiler(compiler: object, what: str) -> None:
-    if not callable(compiler):
-        raise InputTypeError(
-            f"{what} must be callable, not {type(compiler).__name__}",
-            why="a compiler is called with (graph_module, example_inputs) and returns a callable",
-            fix="pass such a function, a Backend, or the name of a registered one",
-        )
+def _checked_compiler(compiler: object, what: str) -> Compiler:
+    if callable(compiler):
+        return compiler
+    raise InputTypeError(
+        f"{what} must be callable, not {type(compiler).__name__}",
+        why="a compiler is called with (graph_module, example_inputs) and returns a callable",
+        fix="pass such a function, a Backend, or the name of a registered one",
+    )

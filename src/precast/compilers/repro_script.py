@@ -32,7 +32,9 @@ def _script(graph_module: fx.GraphModule, names: Sequence[str], inputs: Sequence
     if None in written:
         if not source.tensors:
             parts.insert(0, f"import json\nimport os\n\nimport torch\n\n\n{reader_source()}")
-        parts.append(f"EXAMPLES = read_tensors(os.path.join(os.path.dirname(os.path.abspath(__file__)), {EXAMPLES_FILE!r}))")
+        parts.append(
+            f"EXAMPLES = read_tensors(os.path.join(os.path.dirname(os.path.abspath(__file__)), {EXAMPLES_FILE!r}))"
+        )
     lines = [f"    {text or f'EXAMPLES[{name!r}]'},  # {name}" for name, text in zip(names, written, strict=True)]
     parts.append("\n".join(["inf, nan = float('inf'), float('nan')", "inputs = [", *lines, "]"]))
     parts.append('if __name__ == "__main__":\n    print(FxModule()(*inputs))')
@@ -44,6 +46,6 @@ def _literal(value: object) -> str | None:
     if not isinstance(value, torch.Tensor):
         return repr(value)
     plain = value.is_contiguous() and value.numel() and value.device.type == "cpu" and not value.is_complex()
-    if not plain or value.numel() > _INLINE_LIMIT or value.element_size() == 1 and value.is_floating_point():
+    if not plain or value.numel() > _INLINE_LIMIT or (value.element_size() == 1 and value.is_floating_point()):
         return None
     return f"torch.tensor({value.tolist()!r}, dtype={value.dtype})"

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from precast.compilers.graph_source import TENSORS_FILE, graph_source
 from precast.compilers.input_metadata import INPUTS_FILE, get_inputs, read_input_metadata, write_input_metadata
+from precast.compilers.node_values import record_node_values
 from precast.compilers.tensor_file import read_tensors, write_tensors
 from precast.ir.node_meta import set_value
 
@@ -34,7 +35,7 @@ print(FxModule()(*load_inputs(Path(__file__).parent)))
 
 
 def save_graph(graph_module: fx.GraphModule, folder: str | Path, inputs: Sequence[object]) -> Path:
-    """Save the graph and the metadata of its inputs; ``python FOLDER`` runs it, ``from FOLDER import FxModule`` imports it."""
+    """Save the graph and its inputs' metadata; ``python FOLDER`` runs it, and the folder can be imported."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     source = graph_source(graph_module)
@@ -71,10 +72,9 @@ def load_inputs(folder: str | Path) -> list[object]:
 
 
 def load_graph(folder: str | Path) -> fx.GraphModule:
-    """Return a saved graph as a graph module again, each node with its fake value."""
-    module = load_module(folder)
-    graph_module = _record(module)
-    _set_fake_values(graph_module, load_inputs(folder))
+    """Return a saved graph as a graph module again, each node with its fake value (up to where the graph raises)."""
+    graph_module = _record(load_module(folder))
+    _set_fake_values(graph_module, get_inputs(folder))
     return graph_module
 
 
@@ -107,7 +107,7 @@ class _Attributes:
 
 
 class _Torch:
-    """Stands for ``torch`` while a forward is recorded: each call of an op becomes a node, also of one without tensors."""
+    """Stands for ``torch`` while a forward is recorded: each call of an op becomes a node, also without tensors."""
 
     def __init__(self, tracer: GraphAppendingTracer, real: object = torch):
         self._tracer, self._real = tracer, real
@@ -118,8 +118,10 @@ class _Torch:
 
     def __call__(self, *args: object, **kwargs: object) -> Proxy:
         # Some higher-order ops take an op as an argument.
-        arguments = tree_map_only(_Torch, lambda op: op._real, (args, kwargs))
-        return self._tracer.create_proxy("call_function", self._real, *arguments)
+        args, kwargs = tree_map_only(_Torch, lambda op: op._real, (args, kwargs))
+        assert callable(self._real)
+        name = getattr(getattr(self._real, "overloadpacket", None), "__name__", None)  # `view`, as tracing calls it
+        return self._tracer.create_proxy("call_function", self._real, args, kwargs, name)
 
 
 def _record(module: torch.nn.Module) -> fx.GraphModule:
@@ -137,18 +139,13 @@ def _record(module: torch.nn.Module) -> fx.GraphModule:
     return fx.GraphModule(module, graph)
 
 
-class _FakeValues(fx.Interpreter):
-    """Runs a graph on fake tensors and keeps each node's value."""
-
-    def run_node(self, n: fx.Node) -> object:
-        result: object = super().run_node(n)
-        if n.op != "output" and not isinstance(result, torch.nn.Module):
-            set_value(n, result)
-        return result
-
-
 def _set_fake_values(graph_module: fx.GraphModule, inputs: Sequence[object]) -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+
+    def keep(node: fx.Node, value: object) -> None:
+        if node.op != "output" and not isinstance(value, torch.nn.Module):
+            set_value(node, value)
+
     with mode:
-        _FakeValues(graph_module).run(*fakes)
+        record_node_values(graph_module, fakes, keep)

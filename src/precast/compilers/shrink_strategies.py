@@ -9,9 +9,11 @@ After, for example:
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 from torch.utils import _pytree as pytree
 
 Values = Mapping[str, object]
@@ -125,11 +127,11 @@ def rebuild(
     outputs: Sequence[fx.Node] | None = None,
     without: Iterable[fx.Node] = (),
     new_inputs: Mapping[fx.Node, object] | None = None,
-    constants: Mapping[fx.Node, object] | None = None,
+    constants: Mapping[fx.Node, int | float] | None = None,
 ) -> Case:
     """Return a new case: other outputs, some nodes left out, some made inputs, some inputs made numbers."""
     left_out, new_inputs, constants = set(without), new_inputs or {}, constants or {}
-    graph, mapping = fx.Graph(), dict[fx.Node, object](constants)
+    graph, mapping = fx.Graph(), dict[fx.Node, Argument](constants)
     inputs: list[object] = []
     placeholders = case.graph_module.graph.find_nodes(op="placeholder")
     for node, value in [*zip(placeholders, case.inputs, strict=True), *new_inputs.items()]:
@@ -161,7 +163,7 @@ def _replace_with_inputs(case: Case, operations: Sequence[fx.Node], values: Valu
         yield rebuild(case, without=removed - set(new_inputs), new_inputs=dict(reversed(new_inputs.items())))
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float)
 
 

@@ -28,8 +28,9 @@ class SymbolBinding:
         number = promised.node.expr.xreplace(self._numbers)
         if getattr(number, "free_symbols", None):
             return None
-        kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(promised)]
-        return kind(number)
+        if isinstance(promised, torch.SymBool):
+            return bool(number)
+        return int(number) if isinstance(promised, torch.SymInt) else float(number)
 
     def values(self, promised: Sequence[int | torch.SymInt]) -> list[int | None]:
         """Return the numbers that promised sizes or strides stand for."""
@@ -40,7 +41,7 @@ class SymbolBinding:
         return ", ".join(f"{symbol} = {number}" for symbol, number in self._numbers.items())
 
 
-def _pairs(promised: object, real: object) -> Iterator[tuple[torch.SymInt, object]]:
+def _pairs(promised: object, real: object) -> Iterator[tuple[torch.SymInt | torch.SymFloat | torch.SymBool, object]]:
     if isinstance(promised, torch.Tensor) and isinstance(real, torch.Tensor):
         if promised.dim() == real.dim():
             for size, length in zip(promised.shape, real.shape, strict=True):

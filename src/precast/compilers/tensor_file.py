@@ -60,7 +60,9 @@ def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
     for name, entry in header.items():
         note, (begin, end) = json.loads(notes[name]), entry["data_offsets"]
         dtype = getattr(torch, note["dtype"])
-        values = torch.frombuffer(bytearray(data[begin:end]), dtype=dtype) if end > begin else torch.empty(0, dtype=dtype)
+        values = (
+            torch.frombuffer(bytearray(data[begin:end]), dtype=dtype) if end > begin else torch.empty(0, dtype=dtype)
+        )
         tensors[name] = lay_out(values.view(note["shape"]), note["stride"]).to(note["device"])
     return tensors
 
@@ -68,13 +70,19 @@ def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
 def lay_out(values: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """Return a tensor of these values and strides; where a stride is 0, the first value counts."""
     kept = values[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]
-    return torch.empty_strided(kept.shape, stride, dtype=values.dtype, device=values.device).copy_(kept).expand(values.shape)
+    return (
+        torch.empty_strided(kept.shape, stride, dtype=values.dtype, device=values.device)
+        .copy_(kept)
+        .expand(values.shape)
+    )
 
 
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Tell whether two elements may share memory in a way that expanding does not explain."""
     reach = 0
-    for step, length in sorted((step, length) for step, length in zip(stride, shape, strict=True) if length > 1 and step):
+    for step, length in sorted(
+        (step, length) for step, length in zip(stride, shape, strict=True) if length > 1 and step
+    ):
         if step <= reach:
             return True
         reach += step * (length - 1)

@@ -34,7 +34,10 @@ def simple_ts_compile(graph_module: fx.GraphModule, example_inputs: Sequence[obj
     """Compile through TorchScript: scripted and frozen, nothing more."""
     _warn_once()
     with _torchscript():
-        return torch.jit.freeze(torch.jit.script(_scriptable(graph_module, example_inputs)).eval())
+        frozen: torch.jit.ScriptModule = torch.jit.freeze(
+            torch.jit.script(_scriptable(graph_module, example_inputs)).eval()
+        )
+        return frozen
 
 
 def _scriptable(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> fx.GraphModule:
