@@ -5,6 +5,7 @@ After:  ``inputs: x mutates_data; outputs: IS_INPUT 0, VIEW_OF_OUTPUT 2, FRESH``
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from precast.errors import CaptureError
-from precast.functionalize.functional_run import functional_mode, to_functional
+from precast.functionalize.functional_run import from_functional, functional_mode, to_functional
 from precast.ir.boundary import BoundaryFacts, InputFacts, OutputFacts, Relation, ViewReplay
 from precast.ops.facts import is_random
+from precast.tracing.boundary_outputs import boundary_outputs
 from precast.tracing.fake_inputs import fresh_copies
 from precast.tracing.subclasses import innermost, is_wrapper
 from precast.tracing.trace import FlatFunction
@@ -31,11 +33,12 @@ def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode)
         with functional_mode(discover_tokens=True) as functional:
             wrapped = [to_functional(value) for value in copies]
             outputs = list(function(*wrapped))
-            tokens = len(functional._tokens)
+            input_facts = tuple(_input_facts(value, now) for value, now in zip(copies, wrapped, strict=True))
+            output_facts, bases = _Outputs(wrapped, outputs, input_facts).facts()
+            facts = BoundaryFacts(input_facts, output_facts, bases, len(functional._tokens), probe.found)
+            values = [from_functional(value) for value in boundary_outputs(wrapped, outputs, facts)]
         mode.epoch += 1
-        input_facts = tuple(_input_facts(value, now) for value, now in zip(copies, wrapped, strict=True))
-        output_facts, bases = _Outputs(wrapped, outputs, input_facts).facts()
-    return BoundaryFacts(input_facts, output_facts, bases, tokens, probe.found)
+    return replace(facts, values=tuple(values))
 
 
 class _RandomnessProbe(TorchDispatchMode):

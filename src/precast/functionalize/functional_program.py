@@ -17,6 +17,7 @@ from precast.ir.program import Program
 from precast.ir.signature import InputKind, InputSpec, OutputKind, OutputSpec
 from precast.ir.verifier import verify
 from precast.ops.facts import is_mutating
+from precast.tracing.boundary_outputs import returning_boundary
 from precast.tracing.dead_code import remove_dead_nodes
 from precast.tracing.fake_inputs import FakeInputs, fresh_copies
 from precast.tracing.retrace import as_flat_function
@@ -56,7 +57,7 @@ def functionalize(
         with mode:
             copies = fresh_copies(inputs)
         module = trace(
-            functionalized(run, boundary, pre_dispatch=pre_dispatch),
+            functionalized(returning_boundary(run, boundary), pre_dispatch=pre_dispatch),
             copies,
             mode,
             decompositions=decompositions,

@@ -5,14 +5,13 @@ After:  ``f(x): y = view(x); y_1 = add(y, 1); x_1 = view(y_1); y_2 = view(x_1); 
 with ``x_1`` the updated input, and views as ordinary data flow.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
-from precast.ir.boundary import BoundaryFacts, OutputFacts, Relation
 from precast.tracing.subclasses import is_wrapper, map_inner
 from precast.tracing.trace import FlatFunction
 
@@ -45,34 +44,12 @@ def functional_mode(*, pre_dispatch: bool = False, discover_tokens: bool = False
         yield mode
 
 
-def functionalized(function: FlatFunction, facts: BoundaryFacts, *, pre_dispatch: bool = False) -> FlatFunction:
-    """A function that returns the updated inputs, the outputs and the intermediate bases, and mutates nothing."""
+def functionalized(function: FlatFunction, *, pre_dispatch: bool = False) -> FlatFunction:
+    """``function``, run on functional tensors: what is recorded below has no mutation left."""
 
     def functional(*inputs: Any) -> list[Any]:
         with functional_mode(pre_dispatch=pre_dispatch):
-            wrapped = [to_functional(value) for value in inputs]
-            outputs = function(*wrapped)
-            updated = [wrapped[i] for i in facts.updated]
-            hidden = [_hide_view(output, fact) for output, fact in zip(outputs, facts.outputs, strict=True)]
-            bases = intermediate_bases(outputs, facts.outputs)
-            return [from_functional(value) for value in (*updated, *hidden, *bases)]
+            outputs = function(*[to_functional(value) for value in inputs])
+            return [from_functional(value) for value in outputs]
 
     return functional
-
-
-def _hide_view(output: Any, facts: OutputFacts) -> Any:
-    """An output that is the only alias of an intermediate is returned as if it had memory of its own.
-
-    Otherwise the autograd engine would forbid callers to write into it.
-    """
-    return torch.ops.aten._unsafe_view(output, output.shape) if facts.hides_view else output
-
-
-def intermediate_bases(outputs: Sequence[Any], facts: Sequence[OutputFacts]) -> list[torch.Tensor]:
-    """The tensors that outputs are views of and that are no outputs themselves, each once, in order."""
-    found: dict[int, torch.Tensor] = {}
-    for output, fact in zip(outputs, facts, strict=True):
-        if fact.relation is Relation.VIEW_OF_BASE:
-            assert fact.base is not None, "a view of a base names it"
-            found.setdefault(fact.base, output._base)
-    return [found[number] for number in sorted(found)]

@@ -5,6 +5,7 @@ Whoever runs the functional graph uses these facts to give the caller eager's ef
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import torch
 
@@ -90,7 +91,7 @@ class BoundaryFacts:
     """Everything that happens at the border of one functional graph.
 
     The graph returns the updated inputs, then the outputs, then the intermediate bases; ``effect_tokens`` counts the
-    tokens that thread its side effects.
+    tokens that thread its side effects. ``values`` are fakes of everything that leaves the graph.
     """
 
     inputs: tuple[InputFacts, ...]
@@ -98,10 +99,17 @@ class BoundaryFacts:
     base_requires_grad: tuple[bool, ...] = ()
     effect_tokens: int = 0
     is_random: bool = False
+    values: tuple[Any, ...] = field(default=(), repr=False, compare=False)
     updated: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "updated", tuple(i for i, facts in enumerate(self.inputs) if facts.is_updated))
+
+    @property
+    def tangents(self) -> tuple[bool, ...]:
+        """For every value that leaves the graph, in order, whether the backward gets a gradient for it."""
+        updated = (self.inputs[number].update_needs_gradient for number in self.updated)
+        return (*updated, *(facts.needs_tangent for facts in self.outputs), *self.base_requires_grad)
 
     @property
     def is_plain(self) -> bool:

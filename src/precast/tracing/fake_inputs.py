@@ -11,13 +11,13 @@ from typing import Any
 import sympy
 import torch
 from torch._guards import SLoc
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from precast._torch_compat import named_source
 from precast.ir.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
+from precast.tracing.fake_mode import TracingFakeMode
 from precast.tracing.provenance import innermost_users_line
 
 
@@ -39,7 +39,7 @@ class FakeInputs:
 
     def __init__(self) -> None:
         self._shape_env = _LocatingShapeEnv(duck_shape=False)
-        self.mode = FakeTensorMode(shape_env=self._shape_env, allow_non_fake_inputs=True)
+        self.mode = TracingFakeMode(shape_env=self._shape_env, allow_non_fake_inputs=True)
         self._symbols: dict[str, SizeSymbol] = {}
         self._hints: dict[str, int] = {}
 

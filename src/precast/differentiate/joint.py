@@ -1,0 +1,64 @@
+"""The forward and its backward as one flat function, to be traced as one graph.
+
+Before: ``f(primals) -> outputs``
+After:  ``joint(primals, tangents) -> [updated inputs, outputs, bases, gradients]``, with ``None`` for a primal that has
+no gradient. The autograd engine itself computes the gradients while the function runs, so custom
+``autograd.Function`` classes, hooks and in-place updates mean exactly what they mean in eager.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from precast.errors import CaptureError
+from precast.ir.boundary import BoundaryFacts, InputFacts
+from precast.tracing.boundary_outputs import boundary_outputs
+from precast.tracing.trace import FlatFunction
+
+
+def joint(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:
+    """The joint function of ``function``; its primals must be leaves that require grad where ``facts`` says so."""
+
+    def run(*inputs: Any) -> list[Any]:
+        primals, tangents = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
+        with torch.enable_grad():
+            own = [_own_copy(primal, fact) for primal, fact in zip(primals, facts.inputs, strict=True)]
+            results = boundary_outputs(own, function(*own), facts)
+        return [*results, *_gradients(primals, results, tangents, facts)]
+
+    return run
+
+
+def _own_copy(primal: Any, facts: InputFacts) -> Any:
+    """Something the function may write into: gradients are taken with respect to the value before."""
+    if facts.requires_grad and facts.mutates_data:
+        return primal.clone()
+    return primal.view_as(primal) if facts.requires_grad and facts.mutates_metadata else primal
+
+
+def _gradients(
+    primals: Sequence[Any], results: Sequence[Any], tangents: Sequence[torch.Tensor], facts: BoundaryFacts
+) -> list[torch.Tensor | None]:
+    wanted = [i for i, fact in enumerate(facts.inputs) if fact.requires_grad]
+    sources = [result for result, has_tangent in zip(results, facts.tangents, strict=True) if has_tangent]
+    # Eager runs the backward outside of the forward's autocast block.
+    with torch._C._DisableAutocast():
+        found = torch.autograd.grad(sources, [primals[i] for i in wanted], tangents, allow_unused=True)
+    gradients: list[torch.Tensor | None] = [None] * len(primals)
+    for i, gradient in zip(wanted, found, strict=True):
+        if gradient is not None and gradient.layout is not torch.strided:
+            raise CaptureError(
+                f"The gradient of input {i} is sparse.",
+                why="compiled backward graphs compute dense tensors",
+                fix="Use sparse=False in the embedding.",
+            )
+        gradients[i] = gradient
+    return gradients
+
+
+def tangents_for(facts: BoundaryFacts) -> list[torch.Tensor]:
+    """Fresh fake tangents for the values that get one, in dense memory of their own. Runs under the fake mode."""
+    return [
+        torch.empty_like(value.detach()) for value, wanted in zip(facts.values, facts.tangents, strict=True) if wanted
+    ]

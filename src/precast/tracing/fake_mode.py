@@ -1,0 +1,52 @@
+"""Torch's fake tensors, with fewer assumptions about sizes than they make by themselves.
+
+Before: ``pad`` and ``conv2d`` on ``f32[s0, 3, 8, 8]`` assume ``s0 == 2`` and ``s0 < 16``.
+After:  they assume nothing; the sizes of their results follow from ``s0`` all the same.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._decomp import decomposition_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+
+_aten = torch.ops.aten
+# Torch lists a shape function for these but does not install it, and their kernels turn sizes into numbers.
+_BY_DECOMPOSITION = {_aten.constant_pad_nd.default, _aten.rot90.default, _aten.as_strided_scatter.default}
+_CONVOLUTIONS = {_aten.convolution.default, _aten.convolution_backward.default}
+
+
+class TracingFakeMode(FakeTensorMode):
+    """A fake mode whose sizes stay symbolic where the op itself does not care about them."""
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _BY_DECOMPOSITION and _has_symbolic_sizes(args):
+            with self:
+                return decomposition_table[func](*args, **(kwargs or {}))
+        if func in _CONVOLUTIONS and _has_symbolic_sizes(args):
+            assert self.shape_env is not None, "symbolic sizes come from a shape environment"
+            with _backend_chosen_without_guards(self.shape_env):
+                return super().dispatch(func, types, args, kwargs)
+        return super().dispatch(func, types, args, kwargs)
+
+
+def _has_symbolic_sizes(args: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) and leaf._has_symbolic_sizes_strides for leaf in pytree.tree_leaves(args))
+
+
+@contextmanager
+def _backend_chosen_without_guards(shape_env: ShapeEnv) -> Iterator[None]:
+    """Which library would run a convolution depends on its sizes; what it computes does not."""
+    choose = torch._C._select_conv_backend
+
+    def choose_quietly(*args: Any, **kwargs: Any) -> Any:
+        with shape_env.suppress_guards():
+            return choose(*args, **kwargs)
+
+    with patch.object(torch._C, "_select_conv_backend", choose_quietly):
+        yield
