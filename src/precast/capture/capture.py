@@ -7,7 +7,6 @@ import torch
 from torch import fx
 
 from precast.capture.prepare import PreparedCall, prepare
-from precast.ir.node_meta import set_value
 from precast.ir.program import Program
 from precast.ir.signature import (
     ConstantArgument,
@@ -63,7 +62,8 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
     out_tree = call.flat.out_tree
     assert out_tree is not None, "the call was traced"
     module = rename_placeholders(module, call.input_names)
-    names = _note_constant_inputs(module.graph, call)
+    # fx changes names that Python reserves.
+    names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     state = {item.target: item.tensor for item in call.state}
     constants = sum(item.kind is InputKind.CONSTANT_TENSOR for item in call.state)
     lifted = lift_constants(module, call.fakes, position=len(state), first_number=constants)
@@ -82,15 +82,6 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
         state={name: tensor for name, tensor in state.items() if name in kept},
         sizes=call.fakes.sizes(),
     )
-
-
-def _note_constant_inputs(graph: fx.Graph, call: PreparedCall) -> list[str]:
-    """Put Python values on their placeholders; gives all placeholders' names (fx changes some that Python reserves)."""
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    for node, value in zip(placeholders, call.fake_inputs, strict=True):
-        if not isinstance(value, torch.Tensor):
-            set_value(node, value)
-    return [node.name for node in placeholders]
 
 
 def _state_specs(call: PreparedCall, names: Sequence[str]) -> list[InputSpec]:

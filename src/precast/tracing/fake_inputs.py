@@ -81,7 +81,7 @@ class FakeInputs:
 
     def sizes(self) -> SymbolicSizes:
         """The symbols, and the guards that tracing has added up to now."""
-        guards = [SizeGuard(guard.expr, str(guard.sloc)) for guard in self._shape_env.guards]
+        guards = [SizeGuard(guard.expr, _users_place(guard.sloc)) for guard in self._shape_env.guards]
         return SymbolicSizes(tuple(self._symbols.values()), tuple(guards))
 
     def specialized(self) -> dict[str, sympy.Expr]:
@@ -119,8 +119,12 @@ class _LocatingShapeEnv(ShapeEnv):
     """Notes with each guard the user's line that asked, rather than the line of torch that did."""
 
     def _get_sloc(self, *args: Any, **kwargs: Any) -> SLoc:
-        line = innermost_users_line()
-        return super()._get_sloc(*args, **kwargs) if line is None else SLoc(str(line), None)
+        return SLoc(None, innermost_users_line())
+
+
+def _users_place(location: SLoc) -> str | None:
+    line = location.maybe_user_loc
+    return None if line is None else str(line)
 
 
 def fresh_copies(inputs: Sequence[Any]) -> list[Any]:

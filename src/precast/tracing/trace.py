@@ -12,7 +12,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from precast.ir.node_meta import value_of
+from precast.ir.node_meta import set_value, value_of
 from precast.ir.signature import ArgumentSpec, ConstantArgument, SymIntArgument, TensorArgument
 from precast.tracing.provenance import link_backward_nodes, recorded_provenance
 
@@ -48,11 +48,20 @@ def trace(
             # A guard on data that only running gives is reported by ShapeEnv with the user's line.
             _error_on_data_dependent_ops=True,
         )(*inputs)
+    _note_plain_inputs(module.graph, inputs)
     output = module.graph.output_node()
     output.args = (tuple(output.args[0]),)  # type: ignore[arg-type]
     link_backward_nodes(module.graph)
     module.recompile()
     return module
+
+
+def _note_plain_inputs(graph: fx.Graph, inputs: Sequence[Any]) -> None:
+    """Python values among the inputs are their own traced values; make_fx leaves their placeholders bare."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for node, value in zip(placeholders, inputs, strict=True):
+        if not isinstance(value, torch.Tensor):
+            set_value(node, value)
 
 
 def rename_placeholders(module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:
