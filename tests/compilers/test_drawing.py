@@ -33,7 +33,7 @@ def test_svg_shows_every_node_and_arrow(graph_module, tmp_path, no_graphviz):
     path = draw_graph(graph_module, tmp_path / "graph.svg")
     assert {node.name for node in graph_module.graph.nodes} <= set(texts(path))
     assert "aten.mm.default" in texts(path)
-    arrows = [element for element in ElementTree.parse(path).iter(f"{SVG}path") if element.get("class") == "arrow"]
+    arrows = [element for element in ElementTree.parse(path).iter(f"{SVG}path") if "arrow" in element.get("class", "")]
     assert len(arrows) == sum(len(node.all_input_nodes) for node in graph_module.graph.nodes)
 
 
@@ -137,6 +137,7 @@ def test_arrows_over_many_layers_are_drawn():
     count = 100
     layout = lay_out_boxes([(80.0, 30.0)] * count, [*((i, i + 1) for i in range(count - 1)), (0, count - 1)])
     assert len(layout.routes[-1]) == 2
+    assert layout.far == {count - 1}
 
 
 def test_empty_graph_is_drawn():

@@ -12,7 +12,7 @@ from statistics import fmean
 _LAYER_GAP = 36.0
 _BOX_GAP = 18.0
 _SWEEPS = 8
-# A longer arrow is drawn straight: bends in every layer would cost more than they show.
+# A longer arrow goes straight, behind the boxes: bends in every layer would cost more than they show.
 _LONGEST_BENT_ARROW = 40
 
 Point = tuple[float, float]
@@ -20,10 +20,11 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Layout:
-    """The centre of each box, the points each arrow passes, and the size of the whole."""
+    """The centre of each box, the points each arrow passes, which arrows go straight past many layers, and the size."""
 
     centres: tuple[Point, ...]
     routes: tuple[tuple[Point, ...], ...]
+    far: frozenset[int]
     width: float
     height: float
 
@@ -51,7 +52,8 @@ def lay_out_boxes(sizes: Sequence[Point], arrows: Sequence[tuple[int, int]]) -> 
     right = max((x + width / 2 for x, width in zip(across, widths, strict=True)), default=0.0)
     bottom = tops[-1] + heights[-1] if tops else 0.0
     centres = tuple(zip(across, down, strict=True))[: len(sizes)]
-    return Layout(centres, tuple(routes), right + _BOX_GAP, bottom + _LAYER_GAP / 2)
+    far = {number for number, (source, target) in enumerate(arrows) if _is_far(depths[source], depths[target])}
+    return Layout(centres, tuple(routes), frozenset(far), right + _BOX_GAP, bottom + _LAYER_GAP / 2)
 
 
 def _depths(count: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
@@ -74,14 +76,16 @@ def _bend(depths: list[int], arrows: Sequence[tuple[int, int]]) -> tuple[list[in
     place_depths, chains = list(depths), []
     for source, target in arrows:
         between = range(depths[source] + 1, depths[target])
-        bends = (
-            range(0)
-            if len(between) > _LONGEST_BENT_ARROW
-            else range(len(place_depths), len(place_depths) + len(between))
-        )
-        place_depths += list(between)[: len(bends)]
+        if _is_far(depths[source], depths[target]):
+            between = range(0)
+        bends = range(len(place_depths), len(place_depths) + len(between))
+        place_depths += between
         chains.append(_Chain((source, *bends, target)))
     return place_depths, chains
+
+
+def _is_far(upper: int, lower: int) -> bool:
+    return lower - upper > _LONGEST_BENT_ARROW
 
 
 def _neighbours(count: int, chains: Sequence[_Chain]) -> tuple[list[list[int]], list[list[int]]]:

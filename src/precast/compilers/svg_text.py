@@ -18,6 +18,7 @@ text {{ font: 12px monospace; text-anchor: middle; fill: #222 }}
 .name {{ font-weight: bold }}
 rect {{ stroke: #777; rx: 5px }}
 path.arrow {{ fill: none; stroke: #888; stroke-width: 1.2; marker-end: url(#head) }}
+path.far {{ stroke: #e4e4e4 }}
 </style>
 <defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">\
 <path d="M0,0 L8,4 L0,8 z" fill="#888"/></marker></defs>
@@ -28,7 +29,8 @@ def svg_text(picture: Picture) -> str:
     """Return the picture as an SVG document."""
     layout = lay_out_boxes([_size(box) for box in picture.boxes], picture.arrows)
     parts = [_HEAD.format(width=layout.width, height=layout.height)]
-    parts += [f'<path class="arrow" d="{_curve(route)}"/>' for route in layout.routes]
+    for number, route in sorted(enumerate(layout.routes), key=lambda item: item[0] not in layout.far):
+        parts.append(f'<path class="{"far arrow" if number in layout.far else "arrow"}" d="{_curve(route)}"/>')
     for box, centre in zip(picture.boxes, layout.centres, strict=True):
         parts += _draw(box, centre)
     return "\n".join([*parts, "</svg>"]) + "\n"
