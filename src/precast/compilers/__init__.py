@@ -12,6 +12,7 @@ _HOMES = {
     "Backend": "precast.compilers.registry",
     "debug_compile": "precast.compilers.debug_folder",
     "debug_nop": "precast.compilers.checking_interpreter",
+    "default_decompositions": "precast.ops.decompositions",
     "draw_graph": "precast.compilers.drawing",
     "draw_graph_compile": "precast.compilers.drawing",
     "fx_graph_cse": "precast.compilers.common_subexpressions",
@@ -67,3 +68,4 @@ if TYPE_CHECKING:
     from precast.compilers.torchscript import ts_compile as ts_compile
     from precast.compilers.unchanged import nop as nop
     from precast.compilers.unchanged import print_compile as print_compile
+    from precast.ops.decompositions import default_decompositions as default_decompositions
