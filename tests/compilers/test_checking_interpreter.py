@@ -107,6 +107,14 @@ def test_input_of_another_size_is_caught_at_the_placeholder(trace):
         debug_nop(graph_module, fakes)(torch.ones(3))
 
 
+def test_what_an_op_raises_tells_of_the_node(trace):
+    graph_module, fakes = trace(lambda x: x.exp().view(4), torch.ones(2, 2))
+    node_named(graph_module, "view").args = (node_named(graph_module, "exp"), [5])
+    with pytest.raises(RuntimeError, match="invalid for input of size 4") as caught:
+        debug_nop(graph_module, fakes)(torch.ones(2, 2))
+    assert "while running node 'view'" in caught.value.__notes__[0]
+
+
 def test_two_sizes_that_share_a_symbol_must_agree(trace):
     graph_module, fakes = trace(lambda x: x + x.t(), torch.ones(3, 3), dynamic=True)
     with pytest.raises(NodeMismatchError, match="size"):

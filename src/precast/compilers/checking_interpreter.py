@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from precast.compilers.node_values import WHAT_OPS_RAISE
 from precast.compilers.symbol_binding import SymbolBinding
 from precast.errors import NodeMismatchError
 from precast.ir.node_meta import has_value, source_line_of, value_of
@@ -34,8 +35,14 @@ class CheckingInterpreter(fx.Interpreter):
         self.extra_traceback = False  # our errors name the node and the line themselves
 
     def run_node(self, n: fx.Node) -> object:
-        """Run one node and compare its result with the node's ``val``."""
-        result: object = super().run_node(n)
+        """Run one node and compare its result with the node's ``val``; what the op raises tells of the node too."""
+        try:
+            result: object = super().run_node(n)
+        except WHAT_OPS_RAISE as error:
+            error.add_note(
+                f"while running node {n.name!r} ({n.format_node()}), from {source_line_of(n) or 'nowhere known'}"
+            )
+            raise
         if has_value(n) and n.op != "output":
             self._check(n, value_of(n), result)
         return result

@@ -8,7 +8,7 @@ from torch import fx
 
 from precast.errors import PrecastError
 
-_WHAT_OPS_RAISE = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, PrecastError)
+WHAT_OPS_RAISE = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, PrecastError)
 
 Receive = Callable[[fx.Node, object], None]
 
@@ -39,5 +39,5 @@ def node_values(graph_module: fx.GraphModule, inputs: Sequence[object]) -> dict[
 
 def record_node_values(graph_module: fx.GraphModule, inputs: Sequence[object], receive: Receive) -> None:
     """Hand each node's value to ``receive`` as soon as it is there, up to where the graph raises, if it does."""
-    with suppress(*_WHAT_OPS_RAISE), torch.no_grad():
+    with suppress(*WHAT_OPS_RAISE), torch.no_grad():
         _Recorder(graph_module, receive).run(*inputs)
