@@ -8,7 +8,10 @@ import torch.nn.functional as F
 from torch import fx
 
 from precast.errors import InputValueError
-from precast.partition import default_partition
+from precast.partition import default_partition, min_cut_rematerialization_partition
+from precast.partition.classify import classify
+from precast.partition.split import split
+from precast.partition.verify import verify_halves
 from tests.partition.joint_graphs import assert_halves_equal_joint, called, placeholder_names, saved_names, trace_joint
 
 
@@ -95,13 +98,42 @@ def test_control_flow_carries_its_branches_over():
     assert [node.target for node in forward.graph.find_nodes(op="get_attr")]
 
 
-def test_code_of_both_halves_is_importable_python(tmp_path):
-    joint = trace_joint(layer, torch.randn(4, 6), torch.randn(6, 8))
-    for name, half in zip(("forward", "backward"), partition(joint), strict=True):
+def with_replayed_dropout(joint):
+    return min_cut_rematerialization_partition(
+        joint.module, [], num_fwd_outputs=joint.num_fwd_outputs, memory_budget=0.0
+    )
+
+
+@pytest.mark.parametrize("divide", [partition, with_replayed_dropout])
+def test_code_of_both_halves_is_importable_python(tmp_path, divide):
+    joint = trace_joint(layer, torch.randn(64, 64), torch.randn(64, 128))
+    for name, half in zip(("forward", "backward"), divide(joint), strict=True):
         file = tmp_path / f"{name}.py"
         file.write_text("import torch\nfrom torch import device, inf, nan\n" + half.code)
         spec = importlib.util.spec_from_file_location(name, file)
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert callable(module.forward)
+
+
+def test_every_node_of_both_halves_keeps_its_value():
+    joint = trace_joint(layer, torch.randn(64, 64), torch.randn(64, 128))
+    for half in (*partition(joint), *with_replayed_dropout(joint)):
+        assert [node.name for node in half.graph.nodes if "val" not in node.meta] == []
+
+
+def test_backward_without_what_it_needs_is_our_bug():
+    joint = trace_joint(torch.sin, torch.randn(4))
+    with pytest.raises(AssertionError, match="the backward needs 'primals_1', which is not saved"):
+        split(classify(joint.module, num_fwd_outputs=1), [])
+
+
+def test_halves_that_do_not_fit_are_our_bug():
+    joint = trace_joint(lambda x, y: x.sin() * y, torch.randn(4), torch.randn(4))
+    forward, backward = partition(joint)
+    graph = classify(joint.module, num_fwd_outputs=1)
+    with pytest.raises(AssertionError, match="the forward takes the primals"):
+        verify_halves(graph, backward, forward)
 
 
 def test_count_of_outputs_that_does_not_fit_is_refused():

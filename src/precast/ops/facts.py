@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeAlias
 
-import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -57,7 +56,10 @@ _TOLD_BY_HAND: dict[Fact, frozenset[str]] = {
         """
     )
     | {"prims::iota"},
-    Fact.REDUCTION: _aten("norm logsumexp var_mean linalg_vector_norm"),
+    # Newer versions of torch tag most of these.
+    Fact.REDUCTION: _aten(
+        "sum mean prod amax amin argmax argmin any all var std var_mean norm logsumexp linalg_vector_norm"
+    ),
     Fact.NORMALIZATION: _aten(
         """
         native_layer_norm native_group_norm _fused_rms_norm _softmax _safe_softmax _log_softmax
@@ -83,10 +85,12 @@ _TOLD_BY_HAND: dict[Fact, frozenset[str]] = {
     Fact.DATA_DEPENDENT: _aten("_local_scalar_dense nonzero"),
 }
 
-_TOLD_BY_TAG: dict[torch.Tag, Fact] = {
-    torch.Tag.pointwise: Fact.POINTWISE,
-    torch.Tag.nondeterministic_seeded: Fact.RANDOM,
-    torch.Tag.data_dependent_output: Fact.DATA_DEPENDENT,
+# By name, since older versions of torch do not have all tags.
+_TOLD_BY_TAG: dict[str, Fact] = {
+    "pointwise": Fact.POINTWISE,
+    "reduction": Fact.REDUCTION,
+    "nondeterministic_seeded": Fact.RANDOM,
+    "data_dependent_output": Fact.DATA_DEPENDENT,
 }
 
 _TOLD_BY_NAMESPACE: dict[str, Fact] = {
@@ -130,13 +134,10 @@ def facts_of_op(op: object) -> frozenset[Fact]:
     name = op_name(op)
     facts = {fact for fact, names in _TOLD_BY_HAND.items() if name in names}
     if isinstance(op, OpOverload):
-        facts |= {fact for tag, fact in _TOLD_BY_TAG.items() if tag in op.tags}
+        facts |= {_TOLD_BY_TAG[tag.name] for tag in op.tags if tag.name in _TOLD_BY_TAG}
         facts |= _facts_of_schema(op)
         if (fact := _TOLD_BY_NAMESPACE.get(op.namespace)) is not None:
             facts.add(fact)
-        # `any`, `max.dim` and friends carry the tag; a scan such as cumsum does too, but does not shrink its input.
-        if torch.Tag.reduction in op.tags and Fact.COMPUTE_INTENSIVE not in facts:
-            facts.add(Fact.REDUCTION)
     elif isinstance(op, HigherOrderOperator):
         facts |= _TOLD_OF_HIGHER_ORDER.get(name, frozenset({Fact.COMPUTE_INTENSIVE}))
     return frozenset(facts)

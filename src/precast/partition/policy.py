@@ -122,8 +122,9 @@ def _is_cheap(node: fx.Node) -> bool:
     return not facts_of(node).isdisjoint(cheap)
 
 
-def _is_marked(policy: CheckpointPolicy) -> Callable[[fx.Node], bool]:
-    return lambda node: checkpoint_policy(node) is policy
+def _is_marked(*names: str) -> Callable[[fx.Node], bool]:
+    """Tell by name, since older versions of torch do not have all policies. What is to be offloaded is saved here."""
+    return lambda node: (policy := checkpoint_policy(node)) is not None and policy.name in names
 
 
 _RULES: tuple[tuple[Callable[[fx.Node], bool], Recompute, str], ...] = (
@@ -131,11 +132,11 @@ _RULES: tuple[tuple[Callable[[fx.Node], bool], Recompute, str], ...] = (
     (lambda node: not is_pure(node), Recompute.NEVER, "acts beyond its results"),
     (_makes_symbols, Recompute.NEVER, "its size depends on values"),
     (lambda node: is_random(node) and not may_be_replayed(node), Recompute.NEVER, "its draw cannot be replayed"),
-    (_is_marked(CheckpointPolicy.MUST_SAVE), Recompute.NEVER, "a checkpoint policy says MUST_SAVE"),
+    (_is_marked("MUST_SAVE", "MUST_CPU_OFFLOAD"), Recompute.NEVER, "a checkpoint policy says it must be saved"),
     (lambda node: recipe_of(node) is not None, Recompute.CHEAP, "follows from what is saved anyway"),
     (_is_free, Recompute.FREE, "moves no bytes"),
     (lambda node: checkpoint_policy(node) in _WANT_RECOMPUTE, Recompute.ASKED, "inside a checkpoint region"),
-    (_is_marked(CheckpointPolicy.PREFER_SAVE), Recompute.COSTLY, "a checkpoint policy says PREFER_SAVE"),
+    (_is_marked("PREFER_SAVE", "PREFER_CPU_OFFLOAD"), Recompute.COSTLY, "a checkpoint policy prefers to save it"),
     (is_random, Recompute.COSTLY, "draws random numbers"),
     (is_compute_intensive, Recompute.COSTLY, "compute-intensive"),
     (_is_small_reduction, Recompute.COSTLY, "a reduction, small to save"),

@@ -26,6 +26,7 @@ from precast.ops.facts import is_random
 from precast.partition.classify import JointGraph, is_symbolic
 from precast.partition.recipes import operands_to_recompute, recipe_of
 from precast.partition.replay import record, replay, state_placeholder
+from precast.partition.verify import verify_halves
 
 
 def split(
@@ -44,12 +45,11 @@ def split(
         replayed=tuple(joint.in_order(replayed)),
     )
     schedule = _recomputed_right_before_use if recompute_late else _as_traced
-    forward = _forward_graph(joint, handed_over)
-    backward = _backward_graph(joint, handed_over, schedule(joint, computed))
-    return (
-        fx.GraphModule(joint.module, forward, class_name="Forward"),
-        fx.GraphModule(joint.module, backward, class_name="Backward"),
-    )
+    forward = fx.GraphModule(joint.module, _forward_graph(joint, handed_over), class_name="Forward")
+    backward_graph = _backward_graph(joint, handed_over, schedule(joint, computed))
+    backward = fx.GraphModule(joint.module, backward_graph, class_name="Backward")
+    verify_halves(joint, forward, backward)
+    return forward, backward
 
 
 def nodes_of_backward(joint: JointGraph, saved: Collection[fx.Node]) -> set[fx.Node]:
