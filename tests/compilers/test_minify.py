@@ -241,6 +241,19 @@ def test_checker_as_source_runs_in_a_fresh_interpreter(trace):
     assert not in_child_process(source)(graph_module, [torch.ones(2)])
 
 
+def test_source_may_define_the_ops_of_the_graph(trace):
+    graph_module, _ = trace(lambda x: die(x), torch.ones(2))
+    source = """
+import torch
+@torch.library.custom_op("precast_test::die", mutates_args=())
+def die(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+def check(graph_module, inputs):
+    return bool(graph_module(*inputs).eq(1).all())
+"""
+    assert in_child_process(source)(graph_module, [torch.ones(2)])
+
+
 @pytest.mark.slow
 def test_crash_told_in_source_is_reduced(trace, tmp_path):
     graph_module, _ = trace(lambda x: torch.erfinv(torch.sin(x).cos()).neg(), torch.ones(2))

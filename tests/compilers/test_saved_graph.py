@@ -85,7 +85,7 @@ def test_example_inputs_come_back_with_their_types(trace, tmp_path):
     graph = fx.Graph()
     names = [graph.placeholder(name).name for name in ("x", "size", "scale", "flag", "nothing")]
     graph.output(())
-    inputs = [torch.ones(2), 3, 0.5, True, None]
+    inputs = [torch.ones(2), 3, 0.1, True, None]
     folder = save_graph(fx.GraphModule(torch.nn.Module(), graph), tmp_path / "graph", inputs)
     save_example_inputs(folder, names, inputs)
     loaded = load_inputs(folder)
@@ -103,6 +103,17 @@ def test_dotted_attributes_are_saved(tmp_path):
     graph.output(graph.call_function(torch.ops.aten.mm.default, (x, weight)))
     folder = save_graph(fx.GraphModule(root, graph), tmp_path / "graph", [torch.ones(1, 2)])
     torch.testing.assert_close(load_module(folder)(torch.ones(1, 2)), torch.ones(1, 2) @ root.layer.weight.detach())
+
+
+def test_attributes_whose_names_differ_in_dots_alone_are_kept_apart(tmp_path):
+    root = torch.nn.Module()
+    root.layer = torch.nn.Module()
+    root.layer.scale, root.layer_scale = torch.tensor(2.0), torch.tensor(3.0)
+    graph = fx.Graph()
+    scales = graph.get_attr("layer.scale"), graph.get_attr("layer_scale")
+    graph.output(graph.call_function(torch.ops.aten.sub.Tensor, scales))
+    folder = save_graph(fx.GraphModule(root, graph), tmp_path / "graph", [])
+    assert load_module(folder)().item() == -1.0
 
 
 def test_module_that_is_no_graph_is_refused(tmp_path):

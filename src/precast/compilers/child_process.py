@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from torch import fx
 
 from precast.compilers.node_values import record_node_values
 from precast.compilers.saved_graph import load_graph, load_inputs, placeholder_names, save_example_inputs, save_graph
-from precast.compilers.tensor_file import read_tensors, write_tensors
+from precast.compilers.tensor_file import number_as_tensor, read_tensors, write_tensors
 from precast.errors import InputTypeError, InputValueError
 
 Checker = Callable[[fx.GraphModule, list[object]], bool]
@@ -102,7 +103,7 @@ class ChildProcessChecker:
         assert isinstance(self.checker, str)
         save_graph(graph_module, folder, inputs)
         save_example_inputs(folder, placeholder_names(graph_module), inputs)
-        (folder / "checker.py").write_text(self.checker)
+        (folder / "checker.py").write_text(self.checker, encoding="utf-8")
         command = [sys.executable, "-c", f"from {__name__} import main; main()", task, str(folder)]
         with open(folder / "output.txt", "wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
@@ -120,12 +121,12 @@ def main() -> None:
     """Do in a fresh interpreter what its arguments say: a task, and the folder with graph, inputs and checker."""
     task, folder = sys.argv[1], Path(sys.argv[2])
     _no_core_dump()
+    sys.path.insert(0, str(folder))
+    checker: Checker = import_module("checker").check  # first, since it may define ops that the graph calls
     graph_module, inputs = load_graph(folder), load_inputs(folder)
     if task == "values":
         _write_values(graph_module, inputs, folder)
     else:
-        sys.path.insert(0, str(folder))
-        checker: Checker = __import__("checker").check
         _exit_with_answer(checker, graph_module, inputs)()
 
 
@@ -157,7 +158,7 @@ def _write_values(graph_module: fx.GraphModule, inputs: list[object], folder: Pa
         if isinstance(value, torch.Tensor):
             write_tensors(path.with_suffix(".part"), {"tensor": value})
         elif isinstance(value, int | float):
-            write_tensors(path.with_suffix(".part"), {"number": torch.tensor(value)})
+            write_tensors(path.with_suffix(".part"), {"number": number_as_tensor(value)})
         else:
             return
         path.with_suffix(".part").rename(path)  # a child killed while writing leaves no half value

@@ -11,6 +11,7 @@ from precast.compilers.dot_text import dot_text
 from precast.compilers.graph_picture import picture_of
 from precast.compilers.registry import Compiler
 from precast.compilers.svg_text import svg_text
+from precast.compilers.unchanged import python_text
 from precast.errors import InputValueError, ToolMissingError
 
 # Graphviz places small graphs more finely than we do, and takes minutes for large ones.
@@ -41,7 +42,7 @@ def draw_graph_compile(name: str) -> Compiler:
     """Return a compiler that draws the graph as ``name``, prints its code, and runs it as it was captured."""
 
     def draw_and_run(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> fx.GraphModule:
-        print(graph_module.code.strip())
+        print(python_text(graph_module))
         draw_graph(graph_module, name)
         return graph_module
 

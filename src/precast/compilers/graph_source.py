@@ -60,20 +60,29 @@ def reader_source() -> str:
 def _add_class(source: GraphSource, graph_module: fx.GraphModule, class_name: str) -> None:
     graph = copy.deepcopy(graph_module.graph)
     graph.set_codegen(fx.graph.CodeGen())  # flat inputs and outputs, whatever trees the caller had
-    attributes = []
+    attributes: dict[str, str] = {}
+    flat_names: dict[str, str] = {}
     for node in graph.nodes:
         if node.op in ("get_attr", "call_module"):
-            value = attrgetter(node.target)(graph_module)
-            node.target = node.target.replace(".", "_")
-            attributes.append(_attribute(source, node.target, value, class_name))
+            value, path = attrgetter(node.target)(graph_module), node.target
+            node.target = flat_names.setdefault(path, _free_name(path, flat_names))
+            attributes[path] = _attribute(source, node.target, value, class_name)
     code = graph.python_code("self")
     source.global_names.update(code.globals)
     lines = [f"class {class_name}(torch.nn.Module):"]
     if attributes:
         lines += ["    def __init__(self):", "        super().__init__()"]
-        lines += [f"        {line}" for line in dict.fromkeys(attributes)] + [""]
+        lines += [f"        {line}" for line in attributes.values()] + [""]
     lines.append(textwrap.indent(code.src.strip(), "    "))
     source.classes.append("\n".join(lines))
+
+
+def _free_name(path: str, flat_names: dict[str, str]) -> str:
+    """Return a name without dots that stands for no other path."""
+    name = path.replace(".", "_")
+    while name in flat_names.values():
+        name += "_"
+    return name
 
 
 def _attribute(source: GraphSource, name: str, value: object, class_name: str) -> str:
@@ -99,7 +108,7 @@ def _imports_of(global_names: dict[str, object], body: str) -> Iterator[str]:
         if isinstance(value, ModuleType):
             yield f"import {value.__name__} as {name}"
         elif isinstance(value, float):
-            yield f"from math import {value} as {name}"
+            yield f"from math import {value}"  # `inf` and `nan`, printed under their own names
         elif value is type(None):
             yield f"{name} = type(None)"
         else:

@@ -46,7 +46,7 @@ def minifier(
         smallest = shrink(case, checker, values, max_granularity=max_granularity, report=report)
     folder = Path(save_dir) if save_dir is not None else Path(tempfile.mkdtemp(prefix="precast_repro_"))
     script = save_repro(smallest.graph_module, smallest.inputs, folder)
-    print(script.read_text())
+    print(script.read_text(encoding="utf-8"))
     print(f"# {len(case.operations)} operations became {len(smallest.operations)}; saved as {script}")
     return smallest.graph_module, smallest.inputs
 

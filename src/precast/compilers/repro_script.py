@@ -21,7 +21,7 @@ def save_repro(graph_module: fx.GraphModule, inputs: Sequence[object], folder: P
     names = placeholder_names(graph_module)
     save_example_inputs(folder, names, inputs)
     script = folder / SCRIPT_FILE
-    script.write_text(_script(graph_module, names, inputs))
+    script.write_text(_script(graph_module, names, inputs), encoding="utf-8")
     return script
 
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 from precast.compilers.graph_source import TENSORS_FILE, graph_source
 from precast.compilers.input_metadata import INPUTS_FILE, get_inputs, read_input_metadata, write_input_metadata
 from precast.compilers.node_values import record_node_values
-from precast.compilers.tensor_file import read_tensors, write_tensors
+from precast.compilers.tensor_file import number_as_tensor, read_tensors, write_tensors
 from precast.ir.node_meta import set_value
 
 MODULE_FILE = "module.py"
@@ -39,7 +39,7 @@ def save_graph(graph_module: fx.GraphModule, folder: str | Path, inputs: Sequenc
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     source = graph_source(graph_module)
-    (folder / MODULE_FILE).write_text(source.text())
+    (folder / MODULE_FILE).write_text(source.text(), encoding="utf-8")
     (folder / "__init__.py").write_text("from .module import FxModule as FxModule\n")
     (folder / "__main__.py").write_text(_MAIN)
     if source.tensors:
@@ -51,9 +51,9 @@ def save_graph(graph_module: fx.GraphModule, folder: str | Path, inputs: Sequenc
 def save_example_inputs(folder: Path, names: Sequence[str], inputs: Sequence[object]) -> None:
     """Save the values of inputs beside a saved graph; numbers go as tensors of one element."""
     tensors = {
-        name: value if isinstance(value, torch.Tensor) else torch.tensor(value)
+        name: value if isinstance(value, torch.Tensor) else number_as_tensor(value)
         for name, value in zip(names, inputs, strict=True)
-        if value is not None
+        if isinstance(value, torch.Tensor | int | float)
     }
     write_tensors(folder / EXAMPLES_FILE, tensors)
 

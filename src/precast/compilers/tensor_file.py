@@ -67,6 +67,11 @@ def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def number_as_tensor(number: bool | int | float) -> torch.Tensor:
+    """Return a tensor of one element that holds a Python number exactly."""
+    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
+
+
 def lay_out(values: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """Return a tensor of these values and strides; where a stride is 0, the first value counts."""
     kept = values[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]
