@@ -150,6 +150,22 @@ def test_granularity_bounds_the_steps(trace, tmp_path):
     assert len(sizes) == 1 + 7 + 7 + 8  # the graph itself, suffixes, prefixes, single nodes
 
 
+def test_interrupt_keeps_the_smallest_found_so_far(long_graph, tmp_path):
+    sizes = []
+
+    def impatient(graph_module, inputs):
+        found = contains_culprit(graph_module, inputs)
+        if found:
+            sizes.append(len(graph_module.graph.nodes))
+        if len(sizes) == 4:
+            raise KeyboardInterrupt
+        return found
+
+    smallest, _ = minifier(*long_graph, impatient, save_dir=tmp_path)
+    assert len(smallest.graph.nodes) == sizes[2] < sizes[0]
+    assert (tmp_path / "repro.py").exists()
+
+
 def test_repro_script_runs_by_itself(long_graph, tmp_path, capsys):
     smallest, inputs = minifier(*long_graph, contains_culprit, save_dir=tmp_path)
     printed = capsys.readouterr().out

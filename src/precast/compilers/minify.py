@@ -3,7 +3,7 @@
 import copy
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -33,9 +33,10 @@ def minifier(
 ) -> tuple[fx.GraphModule, list[object]]:
     """Return the smallest graph found, and its inputs, for which ``checker(graph_module, inputs)`` still returns True.
 
-    The checker gets copies that it may change. ``max_granularity`` bounds how many nodes are left out at once. The
-    result is printed, and saved in ``save_dir`` (a new temporary folder if None) with a script ``repro.py``. If the
-    checker crashes or hangs, wrap it: ``minifier(graph_module, inputs, in_child_process(checker, crashes=True))``.
+    The checker gets copies that it may change. ``max_granularity`` bounds how many nodes are left out at once. Ctrl-C
+    ends the search early. The result is printed, and saved in ``save_dir`` (a new temporary folder if None) with a script
+    ``repro.py``. If the checker crashes or hangs, wrap it:
+    ``minifier(graph_module, inputs, in_child_process(checker, crashes=True))``.
     """
     case = Case(graph_module, [_real(value) for value in inputs])
     _check_arguments(case, checker, max_granularity)
@@ -59,18 +60,20 @@ def shrink(
     max_granularity: int | None = None,
     report: Report = lambda case, tries: None,
 ) -> Case:
-    """Return the case after no strategy makes it smaller any more, from large steps to small ones."""
+    """Return the case after no strategy makes it smaller any more, from large steps to small ones; or until Ctrl-C."""
     chunk = _first_chunk(case, max_granularity)
     tries = 0
-    while chunk:
-        for candidate in _candidates(case, chunk, values):
-            tries += 1
-            report(case, tries)
-            if checker(*_copies(candidate)):
-                case, chunk = candidate, min(chunk, _first_chunk(candidate, max_granularity))
-                break
-        else:
-            chunk //= 2
+    # What was found in hours should survive the impatience of its user.
+    with suppress(KeyboardInterrupt):
+        while chunk:
+            for candidate in _candidates(case, chunk, values):
+                tries += 1
+                report(case, tries)
+                if checker(*_copies(candidate)):
+                    case, chunk = candidate, min(chunk, _first_chunk(candidate, max_granularity))
+                    break
+            else:
+                chunk //= 2
     return case
 
 
