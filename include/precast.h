@@ -65,9 +65,11 @@ typedef struct {
     precast_tensor tensor;
 } precast_named_tensor;
 
-/* Runs an operator that was not compiled: reads inputs, fills outputs, returns 0 or an error. */
+/* Runs an operator that was not compiled: reads inputs, fills outputs, returns 0 or an error. `step` counts the entry's
+ * fallback steps from 0; `sizes` are the values of its dynamic sizes. */
 typedef int32_t (*precast_fallback)(void* data, int32_t entry, int32_t step, const precast_tensor* inputs,
-                                    size_t input_count, const precast_tensor* outputs, size_t output_count);
+                                    size_t input_count, const precast_tensor* outputs, size_t output_count,
+                                    const int64_t* sizes, size_t size_count);
 
 typedef struct {
     uint32_t abi_version; /* PRECAST_ABI_VERSION */

@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from precast.artifact.schema import damaged
 
@@ -87,7 +87,8 @@ def _check_member(info: zipfile.ZipInfo, data: memoryview, previous_end: int) ->
     header = data[info.header_offset : info.header_offset + _LOCAL_HEADER.size]
     if info.header_offset < previous_end or len(header) != _LOCAL_HEADER.size:
         raise damaged(f"{name} begins outside the file or inside another member", "its offset is wrong")
-    signature, *_, name_length, extra_length = _LOCAL_HEADER.unpack(header)
+    fields: tuple[Any, ...] = _LOCAL_HEADER.unpack(header)
+    signature, name_length, extra_length = fields[0], int(fields[-2]), int(fields[-1])
     name_start = info.header_offset + _LOCAL_HEADER.size
     start = name_start + name_length + extra_length
     if signature != b"PK\x03\x04" or bytes(data[name_start : name_start + name_length]) != name.encode():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ COMPILE_FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fwrapv", "-fno-math-errno",
     "-fno-trapping-math", "-ffp-contract=off", "-Wno-unknown-pragmas",
 )  # fmt: skip
-# The C++ library is linked in, so that a shipped model needs only libc, libm and libgomp (and oneDNN where it calls it).
+# The C++ library is linked in: a shipped model needs only libc, libm and libgomp, and oneDNN where it calls it.
 LINK_FLAGS = (
     "-shared", "-fopenmp", "-static-libstdc++", "-static-libgcc", "-Wl,-Bsymbolic", "-Wl,--build-id=none",
     "-Wl,--no-undefined", "-Wl,--as-needed", "-Wl,--exclude-libs,ALL",
@@ -29,22 +30,24 @@ SHOWN_ERRORS = 8
 class Compiler:
     """A compiler on this machine. `identity` changes when it is replaced; finding that out does not run it."""
 
-    path: Path
+    command: tuple[str, ...]
     identity: str
 
 
 def find_compiler(compiler: str | None = None) -> Compiler:
-    """The compiler named, or the first of `CANDIDATES` that there is."""
-    found = next((path for name in ([compiler] if compiler else CANDIDATES) if (path := shutil.which(name))), None)
-    if found is None:
+    """The compiler that the command names, arguments and all, or the first of `CANDIDATES` that there is."""
+    commands = [shlex.split(compiler)] if compiler else [[name] for name in CANDIDATES]
+    found = [(location, rest) for name, *rest in commands if (location := shutil.which(name))]
+    if not found:
         raise BuildError(
             f"no C++ compiler: {compiler or ', '.join(CANDIDATES)} cannot be run",
             why="the native backend compiles the loops it writes",
             fix="install one (Debian, Ubuntu: the package g++; Fedora: gcc-c++), or use backend='interpret'",
         )
-    path = Path(found).resolve()
+    location, rest = found[0]
+    path = Path(location).resolve()
     facts = path.stat()
-    return Compiler(path, f"{path} {facts.st_size} {facts.st_mtime_ns}")
+    return Compiler((location, *rest), f"{path} {rest} {facts.st_size} {facts.st_mtime_ns}")
 
 
 def cpu_identity() -> str:
@@ -56,7 +59,7 @@ def cpu_identity() -> str:
 
 def run_compiler(compiler: Compiler, arguments: Sequence[str | Path], *, what: str) -> None:
     """Run it; on failure, raise with the first errors it printed."""
-    command = [str(compiler.path), *map(str, arguments)]
+    command = [*compiler.command, *map(str, arguments)]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
         raise BuildError(

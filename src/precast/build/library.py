@@ -62,7 +62,9 @@ def _objects(
         folder = Path(scratch)
         for unit in (*sources.headers, *sources.units):
             (folder / unit.name).write_text(unit.text)
-        includes = ["-I", folder, *(["-I", onednn.include] if onednn else [])]
+        includes: list[str | Path] = ["-I", folder]
+        if onednn:
+            includes += ["-I", onednn.include]
 
         def compile_unit(unit: Unit) -> Path:
             def make(target: Path) -> None:

@@ -19,7 +19,7 @@ class OneDnn:
 
 
 def find_onednn(prefix: Path | None = None) -> OneDnn:
-    """oneDNN as its wheels install it, under `prefix` (this Python's, unless given)."""
+    """Find oneDNN as its wheels install it, under `prefix` (this Python's, unless given)."""
     prefix = prefix or Path(sys.prefix)
     include, library = prefix / "include", prefix / "lib" / "libdnnl.so.3"
     if not (include / "dnnl.h").exists() or not library.exists():

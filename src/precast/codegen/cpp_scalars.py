@@ -29,15 +29,16 @@ from precast.ir.loops.scalars import (
 )
 
 _INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "logical_and": "&", "logical_or": "|", "logical_xor": "!=",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "logical_and": "&", "logical_or": "|", "logical_xor": "!=",
 }  # fmt: skip
 _FUNCTIONS = {
     "atan2": "std::atan2", "copysign": "std::copysign", "hypot": "std::hypot", "nextafter": "std::nextafter",
     "bitwise_left_shift": "precast::left_shift", "bitwise_right_shift": "precast::right_shift", "fma": "std::fma",
 }  # fmt: skip
 # C++ computes with small integers as int: the result must be brought back.
-_PROMOTED = frozenset({"i16", "i8", "u8"})
+_PROMOTED = frozenset({"i16", "i8", "u8", "bool"})
 
 
 class Expressions:

@@ -17,18 +17,23 @@ DLPACK_TYPES = {
     "i32": (0, 32), "i16": (0, 16), "i8": (0, 8), "u8": (1, 8), "bool": (6, 8),
 }  # fmt: skip
 
-_KEYWORDS = frozenset(
-    "alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double else"
-    " enum explicit export extern false float for friend goto if inline int long mutable namespace new noexcept not"
-    " nullptr operator or private protected public register return short signed sizeof static struct switch template this"
-    " throw true try typedef typename union unsigned using virtual void volatile while xor precast kernels frame".split()
-)
+_KEYWORDS = frozenset({
+    "alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class", "const",
+    "constexpr", "continue", "default", "delete", "do", "double", "else", "enum", "explicit", "export",
+    "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace",
+    "new", "noexcept", "not", "nullptr", "operator", "or", "private", "protected", "public", "register",
+    "return", "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true",
+    "try", "typedef", "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "while", "xor",
+})  # fmt: skip
+_OURS = frozenset({
+    "precast", "kernels", "frame", "std",
+})  # fmt: skip
 
 
 def identifier(name: str) -> str:
     """A C++ name that is as close to `name` as the language allows."""
     cleaned = re.sub(r"\W", "_", name)
-    return f"{cleaned}_" if cleaned in _KEYWORDS or not cleaned or cleaned[0].isdigit() else cleaned
+    return f"{cleaned}_" if cleaned in _KEYWORDS | _OURS or not cleaned or cleaned[0].isdigit() else cleaned
 
 
 class Namer:

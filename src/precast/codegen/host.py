@@ -65,7 +65,8 @@ class _EntryWriter:
         program = self.entry.program
         numbers = [size for buffer in (*program.inputs, *program.outputs) for size in (*buffer.shape, *buffer.strides)]
         assignments = [f"    layouts[{position}] = {index_text(size)};" for position, size in enumerate(numbers)]
-        header = f"static void {self.prefix}_layouts([[maybe_unused]] const int64_t* sizes, [[maybe_unused]] int64_t* layouts) {{"
+        parameters = "[[maybe_unused]] const int64_t* sizes, [[maybe_unused]] int64_t* layouts"
+        header = f"static void {self.prefix}_layouts({parameters}) {{"
         return [header, *_size_lines(program.sizes, "sizes"), *assignments, "}", ""]
 
     def _arena_size(self) -> list[str]:
@@ -110,10 +111,10 @@ class _EntryWriter:
     def _library_call(self, step: LibraryCall) -> list[str]:
         operands = [self._matrix(view) for view in (*step.inputs, *step.outputs)]
         rank = len(step.outputs[0].shape)
-        dtype = _dtype_text(step.outputs[0].dtype)
+        arguments = ["frame.context", _dtype_text(step.outputs[0].dtype), str(rank), *operands]
         return [
             *(f"    // {origin}" for origin in step.origins),
-            f"    if (const auto status = precast::{step.routine}(frame.context, {dtype}, {rank}, {', '.join(operands)}))",
+            f"    if (const auto status = precast::{step.routine}({', '.join(arguments)}))",
             "        return status;",
         ]
 
@@ -132,7 +133,7 @@ class _EntryWriter:
         lines.append(f"        const precast_tensor inputs[] = {{{', '.join(inputs) or '{}'}}};")
         lines.append(f"        const precast_tensor outputs[] = {{{', '.join(outputs) or '{}'}}};")
         lines.append(
-            f"        if (const auto status = precast::call_fallback(frame.context, {self.number}, {number}, inputs, "
+            f"        if (const auto status = precast::call_fallback(frame, {self.number}, {number}, inputs, "
             f"{len(inputs)}, outputs, {len(outputs)}))"
         )
         return [*lines, "            return status;", "    }"]
@@ -146,8 +147,8 @@ def _table_row(entry: Entry) -> str:
     prefix, program = identifier(entry.name), entry.program
     parts = [
         json.dumps(entry.name), f"{prefix}_json", f"{prefix}_inputs", str(len(program.inputs)), f"{prefix}_outputs",
-        str(len(program.outputs)), f"{prefix}_sizes", str(len(program.sizes)), f"{prefix}_layouts", f"{prefix}_arena_size",
-        f"{prefix}_run", str(len(entry.fallbacks)),
+        str(len(program.outputs)), f"{prefix}_sizes", str(len(program.sizes)), f"{prefix}_layouts",
+        f"{prefix}_arena_size", f"{prefix}_run", str(len(entry.fallbacks)),
     ]  # fmt: skip
     return f"{{{', '.join(parts)}}}"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from precast.codegen.cpp_scalars import Expressions
 from precast.codegen.cpp_types import CPP_TYPES, Namer, identifier, index_text, literal
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, Symbol, atoms, constant, product
+from precast.ir.loops.index import Index, Symbol, Variable, atoms, constant, product
 from precast.ir.loops.program import (
     Kernel,
     Loop,
@@ -32,7 +32,7 @@ PARALLEL_WORK = 32768
 PARTS = 64
 """How many pieces a sum over everything is cut into."""
 
-_REDUCTIONS = {"sum": "+", "prod": "*", "max": "nan_max", "min": "nan_min", "any": "||", "all": "&&"}
+_REDUCTIONS = {"sum": "+", "prod": "*", "max": "precast::nan_max", "min": "precast::nan_min", "any": "||", "all": "&&"}
 _HEAVY_OPERATION = 16
 
 
@@ -120,8 +120,7 @@ class _KernelWriter:
         is_innermost = not any(isinstance(statement, Loop) for statement in loop.body)
         pragmas = _pragmas(loop, is_outermost=is_outermost, is_innermost=is_innermost)
         reduction = self.reduction_clause(loop.accumulators) if is_innermost else ""
-        headers = [f"for (int64_t {variable.name} = 0; {variable.name} < {index_text(variable.extent)}; ++{variable.name}) {{"
-                   for variable in loop.variables]  # fmt: skip
+        headers = [_header(variable) for variable in loop.variables]
         inner = self.body(loop.body)
         for position in reversed(range(len(headers))):
             pragma = pragmas.get(position, "")
@@ -169,11 +168,15 @@ class _KernelWriter:
         inner = self.body(loop.body)
         is_innermost = not _has_inner_loop(loop)
         for position, variable in reversed(list(enumerate(loop.variables))):
-            name = variable.name
-            header = f"for (int64_t {name} = 0; {name} < {index_text(variable.extent)}; ++{name}) {{"
+            header = _header(variable)
             pragma = [f"#pragma omp simd{clause}"] if is_innermost and position == len(loop.variables) - 1 else []
             inner = [*pragma, header, *_indented(inner), "}"]
         return inner
+
+
+def _header(variable: Variable) -> str:
+    name = variable.name
+    return f"for (int64_t {name} = 0; {name} < {index_text(variable.extent)}; ++{name}) {{"
 
 
 def _grouped(body: tuple[Statement, ...]) -> list[list[Statement]]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from precast.ir.loops.buffers import FLOATING, Buffer, contiguous_strides, whole
 from precast.ir.loops.index import Index, Variable, as_index, atom, constant
+from precast.ir.loops.interpreter import DTYPES as TORCH_DTYPES
 from precast.ir.loops.program import Accumulate, FallbackStep, Kernel, LibraryCall, Loop, Statement, Step, Store
 from precast.ir.loops.scalars import Accumulated, Accumulator, Constant, IndexValue, Load, Scalar, cast
+from precast.ir.tensor_spec import dtype_name
 
 Indices = tuple[Index, ...]
 Operand = Buffer | Index | float
@@ -17,11 +21,11 @@ Formula = Callable[..., Scalar]
 
 @dataclass(frozen=True)
 class Result:
-    """What tracing says an operator gives."""
+    """What tracing says an operator gives; without strides, row-major."""
 
     dtype: str
     shape: Indices
-    strides: Indices
+    strides: Indices | None = None
 
 
 def math_dtype(dtype: str) -> str:
@@ -36,7 +40,8 @@ class Builder:
         self.steps: list[Step] = []
         self.names: set[str] = set()
         self.results: tuple[Result, ...] = ()
-        self.node_name, self.origin, self.at = "", "", None
+        self.node_name, self.origin = "", ""
+        self.at: str | None = None
 
     @property
     def result(self) -> Result:
@@ -55,7 +60,7 @@ class Builder:
     def result_buffer(self, result: Result | None = None) -> Buffer:
         """The buffer for what the node gives, in eager's layout where that is dense."""
         result = result or self.result
-        strides = result.strides if is_dense(result.shape, result.strides) else None
+        strides = result.strides if result.strides and is_dense(result.shape, result.strides) else None
         return self.buffer(result.dtype, result.shape, strides)
 
     def define(self, formula: Callable[[Indices], Scalar], result: Result | None = None) -> Buffer:
@@ -102,7 +107,7 @@ class Builder:
         reducing = _variables(tuple(position for dim, position in enumerate(at) if dim in dims))
         loop = Loop(reducing, (Accumulate(total, cast(value, total.dtype)),), (total,))
         indices = at_result(kept, len(result.shape), dims)
-        final = finish(cast(Accumulated(total), math_dtype(result.dtype)))
+        final = finish(Accumulated(total))
         self.add_nest(target, _variables(kept), (loop, Store(target, indices, cast(final, result.dtype))))
         return target
 
@@ -166,6 +171,20 @@ def is_dense(shape: Indices, strides: Indices) -> bool:
         left.remove(found)
         expected = expected * found[0]
     return True
+
+
+def promoted_dtype(operands: Sequence[Operand]) -> str:
+    """The type in which PyTorch compares these operands."""
+    first, second = (_stand_in(operand) for operand in (*operands, *operands)[:2])
+    return dtype_name(torch.result_type(first, second))
+
+
+def _stand_in(operand: Operand) -> torch.Tensor:
+    """Something of the operand's type and kind (tensor, zero-dim tensor, number): what promotion looks at."""
+    if isinstance(operand, Buffer):
+        return torch.empty((0,) * min(len(operand.shape), 1), dtype=TORCH_DTYPES[operand.dtype], device="meta")
+    # A wrapped number loses against tensors of its own kind; only `result_type` itself can make one.
+    return 0 if isinstance(operand, Index) else operand  # type: ignore[return-value]
 
 
 def is_floating(dtype: str) -> bool:

@@ -73,7 +73,7 @@ def _live_part(body: tuple[Statement, ...], live: set[Buffer]) -> tuple[Statemen
 def _has_effect(statement: Statement, kept: list[Statement]) -> bool:
     # Accumulating alone has no effect unless a store is left somewhere around it.
     if isinstance(statement, Loop):
-        return bool(_stored(statement.body)) or bool(statement.accumulators) and len(kept) > 1
+        return bool(_stored(statement.body)) or (bool(statement.accumulators) and len(kept) > 1)
     return True
 
 

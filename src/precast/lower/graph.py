@@ -82,7 +82,7 @@ def _placeholder(node: fx.Node, builder: Builder, inputs: list[Buffer]) -> Lower
         return value
     result = _result_of(value, node)
     builder.names.add(node.name)
-    inputs.append(Buffer(node.name, result.dtype, result.shape, result.strides))
+    inputs.append(Buffer(node.name, result.dtype, result.shape, to_indices(tuple(value.stride()))))
     return inputs[-1]
 
 
@@ -92,8 +92,10 @@ def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> 
         return to_index(value)
     if node.target is operator.getitem:
         source, position = node.args
-        members = meanings[source]  # type: ignore[index]
-        assert isinstance(members, tuple) and isinstance(position, int)
+        assert isinstance(source, fx.Node)
+        members = meanings[source]
+        assert isinstance(members, tuple)
+        assert isinstance(position, int)
         return members[position]
     values = value if isinstance(value, tuple | list) else (value,)
     builder.results = tuple(_result_of(each, node) for each in values if isinstance(each, torch.Tensor))

@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from precast.ir.loops.buffers import Buffer, View, whole
-from precast.ir.loops.index import Index, Variable, coefficient_of, constant, product, substitute
+from precast.ir.loops.index import Atom, Index, Variable, coefficient_of, constant, product, substitute
 from precast.ir.loops.program import (
     Kernel,
     LibraryCall,
@@ -49,7 +49,7 @@ class Definition:
     origins: tuple[str, ...]
 
     def at(self, indices: tuple[Index, ...]) -> Scalar:
-        bindings = {
+        bindings: dict[Atom, Index] = {
             variable: index for variable, index in zip(self.variables, indices, strict=True) if variable is not None
         }
         return substitute_scalar(self.value, bindings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.scalars import Scalar
 from precast.lower.builder import Builder
 from precast.lower.registry import lowering
 
@@ -27,5 +28,5 @@ def add_matmul(
     return builder.pointwise(lambda value, added: _scaled(added, beta) + _scaled(value, alpha), product, bias)
 
 
-def _scaled(value, factor):  # type: ignore[no-untyped-def]
+def _scaled(value: Scalar, factor: float) -> Scalar:
     return value if factor == 1 else value * factor

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from precast.ir.loops.index import Variable, atom, constant
+from precast.ir.loops.index import Index, Variable, atom, constant
 from precast.ir.loops.program import (
     Kernel,
     Loop,
@@ -106,7 +106,7 @@ def _share_data(first: Kernel, second: Kernel) -> bool:
 
 
 def _join_loop(body: tuple[Statement, ...], loop: Loop) -> tuple[Statement, ...] | None:
-    """Merge `loop` into the last loop of `body` that allows it, not passing what it depends on; None if there is none."""
+    """Merge `loop` into the last loop of `body` that allows it, not passing what it depends on."""
     for position in reversed(range(len(body))):
         candidate = body[position]
         if isinstance(candidate, Loop):
@@ -174,7 +174,7 @@ def _reads_own_iteration(first: Loop, second: Loop, length: int) -> bool:
     return True
 
 
-def _same_iteration(written: tuple, read: tuple, variables: tuple[Variable, ...]) -> bool:  # type: ignore[type-arg]
+def _same_iteration(written: tuple[Index, ...], read: tuple[Index, ...], variables: tuple[Variable, ...]) -> bool:
     for variable in variables:
         if variable.extent == constant(1):
             continue

@@ -19,7 +19,7 @@ ALIGNMENT = 64
 def plan(program: LoopProgram) -> Plan:
     """Place the temporaries of `program`."""
     lives = lifetimes(program)
-    fixed = {buffer: size for buffer in lives if (size := buffer.byte_size.constant) is not None}
+    fixed = {buffer: known for buffer in lives if (known := buffer.byte_size.constant) is not None}
     offsets, fixed_size = _place_fixed(fixed, lives)
     places: list[tuple[Index, Index, int]] = []
     end = constant(fixed_size)

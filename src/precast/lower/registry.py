@@ -7,7 +7,6 @@ from collections.abc import Callable
 from torch._ops import OpOverload
 
 from precast.ir.loops.buffers import Buffer
-from precast.lower.builder import Builder
 
 Lowered = Buffer | tuple[Buffer, ...]
 Rule = Callable[..., Lowered]
@@ -16,7 +15,7 @@ _RULES: dict[OpOverload, Rule] = {}
 
 
 def lowering(*operators: OpOverload) -> Callable[[Rule], Rule]:
-    """Register a function ``rule(builder, *args, **kwargs) -> Buffer`` for `operators`; a second rule for one is refused.
+    """Register ``rule(builder, *args, **kwargs) -> Buffer`` for `operators`; a second rule for one is refused.
 
     Tensor arguments arrive as buffers, sizes as ``Index``, everything else as it stands in the graph. What the operator
     gives (shape, type, strides) is known from tracing: ``builder.result``.
@@ -37,6 +36,3 @@ def rule_for(operator: object) -> Rule | None:
 
 def lowered_operators() -> tuple[OpOverload, ...]:
     return tuple(sorted(_RULES, key=str))
-
-
-__all__ = ["Builder", "Lowered", "Rule", "lowered_operators", "lowering", "rule_for"]

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from precast.ir.loops.buffers import Buffer, contiguous_strides
-from precast.ir.loops.index import Index, constant, floor_divide, remainder
+from precast.ir.loops.index import Index, as_index, constant, floor_divide, remainder
+from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, cast
 from precast.lower.builder import Builder, Indices, broadcast_indices
 from precast.lower.registry import lowering
 
 aten = torch.ops.aten
+
+Size = Index | int
 
 
 @lowering(aten.t.default)
@@ -19,18 +22,41 @@ def t(builder: Builder, source: Buffer) -> Buffer:
     return builder.view(source, lambda at: at[::-1])
 
 
+@lowering(aten.transpose.int)
+def transpose(builder: Builder, source: Buffer, dim0: int, dim1: int) -> Buffer:
+    order = list(range(len(source.shape)))
+    if order:
+        order[dim0], order[dim1] = order[dim1], order[dim0]
+    return builder.view(source, lambda at: [at[dim] for dim in order])
+
+
+@lowering(aten.permute.default)
+def permute(builder: Builder, source: Buffer, dims: Sequence[int]) -> Buffer:
+    rank = len(dims)
+    places = {dim % rank: place for place, dim in enumerate(dims)} if rank else {}
+    return builder.view(source, lambda at: [at[places[dim]] for dim in range(rank)])
+
+
 @lowering(aten.expand.default)
-def expand(builder: Builder, source: Buffer, size: Sequence[Index | int], *, implicit: bool = False) -> Buffer:
+def expand(builder: Builder, source: Buffer, size: Sequence[Size], *, implicit: bool = False) -> Buffer:
     return builder.view(source, lambda at: broadcast_indices(source.shape, at))
 
 
-@lowering(aten.view.default, aten.reshape.default, aten._unsafe_view.default)
-def view(builder: Builder, source: Buffer, size: Sequence[Index | int]) -> Buffer:
+@lowering(
+    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.squeeze.default, aten.squeeze.dim,
+    aten.squeeze.dims, aten.unsqueeze.default,
+)  # fmt: skip
+def reshape(builder: Builder, source: Buffer, *_: object) -> Buffer:
     return builder.view(source, lambda at: reshaped_indices(source.shape, builder.result.shape, at))
 
 
 def reshaped_indices(old: Indices, new: Indices, at: Indices) -> Indices:
     """Subscripts in shape `old` of the element that has subscripts `at` in shape `new`, in row-major order."""
+    without_ones = [each for size, each in zip(new, at, strict=True) if size.constant != 1]
+    if [size for size in old if size.constant != 1] == [size for size in new if size.constant != 1]:
+        # Only dimensions of size 1 came or went.
+        remaining = iter(without_ones)
+        return tuple(constant(0) if size.constant == 1 else next(remaining) for size in old)
     flat = constant(0)
     for position, stride in zip(at, contiguous_strides(new), strict=True):
         flat = flat + position * stride
@@ -39,3 +65,104 @@ def reshaped_indices(old: Indices, new: Indices, at: Indices) -> Indices:
         quotient = floor_divide(flat, stride)
         indices.append(constant(0) if size.constant == 1 else quotient if dim == 0 else remainder(quotient, size))
     return tuple(indices)
+
+
+@lowering(aten.select.int)
+def select(builder: Builder, source: Buffer, dim: int, index: Size) -> Buffer:
+    dim = dim % len(source.shape)
+    position = _from_start(index, source.shape[dim])
+    return builder.view(source, lambda at: [*at[:dim], position, *at[dim:]])
+
+
+@lowering(aten.slice.Tensor)
+def slice_(
+    builder: Builder, source: Buffer, dim: int = 0, start: Size | None = None, end: Size | None = None, step: int = 1
+) -> Buffer:
+    dim = dim % len(source.shape)
+    first = _clamped(_from_start(0 if start is None else start, source.shape[dim]), source.shape[dim])
+    return builder.view(source, lambda at: [*at[:dim], first + at[dim] * step, *at[dim + 1 :]])
+
+
+@lowering(aten.flip.default)
+def flip(builder: Builder, source: Buffer, dims: Sequence[int]) -> Buffer:
+    turned = {dim % len(source.shape) for dim in dims}
+    sizes = source.shape
+    return builder.view(source, lambda at: [sizes[dim] - 1 - each if dim in turned else each
+                                            for dim, each in enumerate(at)])  # fmt: skip
+
+
+@lowering(aten.repeat.default)
+def repeat(builder: Builder, source: Buffer, repeats: Sequence[Size]) -> Buffer:
+    skipped = len(repeats) - len(source.shape)
+
+    def wrapped(at: Indices) -> list[Index]:
+        return [remainder(each, size) for each, size in zip(at[skipped:], source.shape, strict=True)]
+
+    return builder.view(source, wrapped)
+
+
+@lowering(aten.cat.default)
+def cat(builder: Builder, tensors: Sequence[Buffer], dim: int = 0) -> Buffer:
+    rank = len(builder.result.shape)
+    dim = dim % rank
+    # A one-dimensional empty tensor goes with everything, for old times' sake.
+    parts = [each for each in tensors if len(each.shape) == rank and each.shape[dim].constant != 0]
+
+    def formula(at: Indices) -> Scalar:
+        end = sum((part.shape[dim] for part in parts), constant(0))
+        value: Scalar = Constant(0, builder.result.dtype)
+        for part in reversed(parts):
+            start = end - part.shape[dim]
+            is_mine = _and(_compare("ge", at[dim], start), _compare("lt", at[dim], end))
+            value = _part_value(
+                part, (*at[:dim], at[dim] - start, *at[dim + 1 :]), is_mine, value, builder.result.dtype
+            )
+            end = start
+        return value
+
+    return builder.define(formula)
+
+
+def _part_value(part: Buffer, at: Indices, is_mine: Scalar, otherwise: Scalar, dtype: str) -> Scalar:
+    loaded: Scalar = Load(part, at, is_mine)
+    if part.dtype != dtype:
+        loaded = cast(loaded, dtype)
+    return apply("where", is_mine, loaded, otherwise)
+
+
+@lowering(aten.constant_pad_nd.default)
+def constant_pad(builder: Builder, source: Buffer, pad: Sequence[Size], value: float = 0) -> Buffer:
+    rank = len(source.shape)
+    before = {rank - 1 - pair: as_index(pad[2 * pair]) for pair in range(len(pad) // 2)}
+
+    def formula(at: Indices) -> Scalar:
+        inside = tuple(each - before.get(dim, constant(0)) for dim, each in enumerate(at))
+        is_inside: Scalar = Constant(True, "bool")
+        for dim in sorted(before):
+            lower, upper = _compare("ge", inside[dim], constant(0)), _compare("lt", inside[dim], source.shape[dim])
+            is_inside = _and(is_inside, _and(lower, upper))
+        return apply("where", is_inside, Load(source, inside, is_inside), Constant(value, source.dtype))
+
+    return builder.define(formula)
+
+
+def _compare(operation: str, left: Index, right: Index) -> Scalar:
+    return apply(operation, IndexValue(left, "i64"), IndexValue(right, "i64"))
+
+
+def _and(left: Scalar, right: Scalar) -> Scalar:
+    if isinstance(left, Constant) and left.value is True:
+        return right
+    return apply("logical_and", left, right)
+
+
+def _from_start(position: Size, size: Index) -> Index:
+    """A subscript that may count from the end, counted from the start."""
+    known = position.constant if isinstance(position, Index) else position
+    return as_index(position) + size if known is not None and known < 0 else as_index(position)
+
+
+def _clamped(start: Index, size: Index) -> Index:
+    if start.constant is None or size.constant is None:
+        return start
+    return constant(min(max(start.constant, 0), size.constant))

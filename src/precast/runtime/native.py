@@ -7,17 +7,18 @@ import fcntl
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from precast.errors import ArtifactError
 from precast.runtime.tensors import CTensor, Tensor, to_c_tensor
 
 ABI_VERSION = 1
 
-FallbackFunction = Callable[[int, int, Sequence[CTensor], Sequence[CTensor]], None]
+FallbackFunction = Callable[[int, int, Sequence[CTensor], Sequence[CTensor], Sequence[int]], None]
 
 _FALLBACK = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(CTensor), ctypes.c_size_t,
-    ctypes.POINTER(CTensor), ctypes.c_size_t,
+    ctypes.POINTER(CTensor), ctypes.c_size_t, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t,
 )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ _SIGNATURES: Mapping[str, tuple[object, ...]] = {
                     ctypes.POINTER(CTensor), ctypes.c_size_t),
 }  # fmt: skip
 
-# Descriptors of loaded code stay open: the loader knows libraries by path, and /proc/self/fd/5 must not mean another one.
+# Descriptors of loaded code stay open: the loader knows libraries by path, so a path must not come to mean another.
 _LOADED_DESCRIPTORS: list[int] = []
 
 
@@ -118,9 +119,10 @@ class OpenModel:
         library.check(library.handle.precast_open(ctypes.byref(options), ctypes.byref(self.handle)), error=ValueError)
 
     def _guard(self, fallback: FallbackFunction) -> Callable[..., int]:
-        def call(_: object, entry: int, step: int, inputs: object, n: int, outputs: object, m: int) -> int:
+        def call(_: None, entry: int, step: int, *arrays: Any) -> int:
+            inputs, input_count, outputs, output_count, sizes, size_count = arrays
             try:
-                fallback(entry, step, inputs[:n], outputs[:m])  # type: ignore[index]
+                fallback(entry, step, inputs[:input_count], outputs[:output_count], sizes[:size_count])
             except BaseException as problem:  # noqa: BLE001
                 # It must not cross C; `run` raises it on the other side.
                 self._failure = problem

@@ -61,7 +61,7 @@ struct matrix {
 int32_t matmul(context* context, precast_dtype dtype, int rank, const matrix& left, const matrix& right,
                const matrix& result);
 
-int32_t call_fallback(context* context, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
+int32_t call_fallback(const frame& frame, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
                       const precast_tensor* outputs, size_t output_count);
 
 // Remembers why a call fails and returns `status`.

@@ -37,9 +37,11 @@ char* context::arena(int64_t size) {
     return memory;
 }
 
-int32_t call_fallback(context* context, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
+int32_t call_fallback(const frame& frame, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
                       const precast_tensor* outputs, size_t output_count) {
-    if (context->fallback(context->fallback_data, entry, step, inputs, input_count, outputs, output_count))
+    const auto& context = *frame.context;
+    if (context.fallback(context.fallback_data, entry, step, inputs, input_count, outputs, output_count, frame.sizes,
+                         entries[entry].size_count))
         return fail(PRECAST_FAILED, "step %d of entry '%s' failed in the caller's fallback", step, entries[entry].name);
     return PRECAST_OK;
 }

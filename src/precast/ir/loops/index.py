@@ -1,7 +1,7 @@
-"""Whole-number expressions over loop variables and dynamic sizes: what subscripts, strides, sizes and offsets are made of.
+"""Whole-number expressions over loop variables and dynamic sizes: subscripts, strides, sizes and offsets.
 
-An ``Index`` is a polynomial with integer coefficients in normal form, so equal expressions are equal objects' texts, and
-most of what views produce simplifies by itself: splitting a flat index by a size and joining it again gives it back.
+An ``Index`` is a polynomial with integer coefficients in normal form, so equal expressions compare equal, and most of
+what views produce simplifies by itself: splitting a flat index by a size and joining it again gives it back.
 Own type, not sympy: these are built by the ten thousand, and need four operations and two bounds.
 """
 

@@ -87,8 +87,7 @@ class _Run:
     def positions(self, value: Index) -> torch.Tensor:
         def resolve(atom: Symbol | Variable) -> int:
             # Arrays follow the same arithmetic as numbers; `evaluate` only adds, multiplies, divides and takes rests.
-            found = self.sizes[atom.name] if isinstance(atom, Symbol) else self.grid[atom]
-            return found  # type: ignore[return-value]
+            return self.sizes[atom.name] if isinstance(atom, Symbol) else self.grid[atom]  # type: ignore[return-value]
 
         return torch.as_tensor(evaluate(value, resolve))
 
@@ -123,7 +122,7 @@ class _Run:
                 raise AssertionError(f"unknown routine in {step.name}")
 
     def enter_kernel(self, kernel: Kernel) -> None:
-        variables = variables_of(kernel.body)
+        variables = tuple(dict.fromkeys(variables_of(kernel.body)))
         self.grid = {
             variable: torch.arange(self.number(variable.extent)).reshape(
                 [-1 if other == axis else 1 for other in range(len(variables))]

@@ -29,7 +29,7 @@ class Accumulate:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """Run `body` for all values of `variables`, in any order: iterations depend on each other only through accumulators.
+    """Run `body` for all values of `variables`, in any order: iterations are tied only by accumulators.
 
     `accumulators` start at their neutral value before the loop and hold their result after it.
     """
@@ -125,7 +125,7 @@ class LoopProgram:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where temporaries lie in the arena: offsets in bytes, by buffer, and its size; expressions of the program's sizes."""
+    """Where temporaries lie in the arena: offsets in bytes, and its size; expressions of the program's sizes."""
 
     offsets: dict[Buffer, Index]
     arena_size: Index

@@ -6,6 +6,7 @@ visit each object once, so a value that a fused chain reads ten times is still c
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -15,47 +16,54 @@ from precast.ir.loops.index import Index
 # Operation by name → how many arguments it takes. Comparisons and the `is_…` tests give bool; the others, the type of
 # their arguments. `where` takes (condition, then, otherwise).
 UNARY = (
-    "abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh digamma erf erfc exp expm1 floor is_inf is_nan lgamma"
-    " log log10 log1p log2 logical_not neg reciprocal round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc"
-).split()
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "digamma",
+    "erf", "erfc", "exp", "expm1", "floor", "is_inf", "is_nan", "lgamma", "log", "log10", "log1p", "log2",
+    "logical_not", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "square",
+    "tan", "tanh", "trunc",
+)  # fmt: skip
 BINARY = (
-    "add atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor copysign div div_floor div_trunc"
-    " eq fmod ge gt hypot le logical_and logical_or logical_xor lt maximum minimum mul ne nextafter pow remainder sub"
-).split()
-TERNARY = ["where", "fma"]
+    "add", "atan2", "bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
+    "copysign", "div", "div_floor", "div_trunc", "eq", "fmod", "ge", "gt", "hypot", "le", "logical_and",
+    "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul", "ne", "nextafter", "pow", "remainder",
+    "sub",
+)  # fmt: skip
+TERNARY = ("where", "fma")
 ARITIES = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), **dict.fromkeys(TERNARY, 3)}
-PREDICATES = frozenset("eq ge gt is_inf is_nan le logical_and logical_not logical_or logical_xor lt ne".split())
+PREDICATES = frozenset({
+    "eq", "ge", "gt", "is_inf", "is_nan", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
+    "ne",
+})  # fmt: skip
 
 
 class Arithmetic:
     """Lets formulas be written as formulas: ``value * 0.5 + other``. Plain numbers take the type of the scalar."""
 
-    def __add__(self: Scalar, other: Scalar | float) -> Scalar:
-        return apply("add", self, as_scalar(other, self.dtype))
+    def __add__(self, other: Scalar | float) -> Scalar:
+        return _binary("add", self, other)
 
-    def __sub__(self: Scalar, other: Scalar | float) -> Scalar:
-        return apply("sub", self, as_scalar(other, self.dtype))
+    def __radd__(self, other: float) -> Scalar:
+        return _binary("add", self, other, is_reversed=True)
 
-    def __mul__(self: Scalar, other: Scalar | float) -> Scalar:
-        return apply("mul", self, as_scalar(other, self.dtype))
+    def __sub__(self, other: Scalar | float) -> Scalar:
+        return _binary("sub", self, other)
 
-    def __truediv__(self: Scalar, other: Scalar | float) -> Scalar:
-        return apply("div", self, as_scalar(other, self.dtype))
+    def __rsub__(self, other: float) -> Scalar:
+        return _binary("sub", self, other, is_reversed=True)
 
-    def __radd__(self: Scalar, other: float) -> Scalar:
-        return apply("add", as_scalar(other, self.dtype), self)
+    def __mul__(self, other: Scalar | float) -> Scalar:
+        return _binary("mul", self, other)
 
-    def __rsub__(self: Scalar, other: float) -> Scalar:
-        return apply("sub", as_scalar(other, self.dtype), self)
+    def __rmul__(self, other: float) -> Scalar:
+        return _binary("mul", self, other, is_reversed=True)
 
-    def __rmul__(self: Scalar, other: float) -> Scalar:
-        return apply("mul", as_scalar(other, self.dtype), self)
+    def __truediv__(self, other: Scalar | float) -> Scalar:
+        return _binary("div", self, other)
 
-    def __rtruediv__(self: Scalar, other: float) -> Scalar:
-        return apply("div", as_scalar(other, self.dtype), self)
+    def __rtruediv__(self, other: float) -> Scalar:
+        return _binary("div", self, other, is_reversed=True)
 
-    def __neg__(self: Scalar) -> Scalar:
-        return apply("neg", self)
+    def __neg__(self) -> Scalar:
+        return apply("neg", typing.cast("Scalar", self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +155,13 @@ def apply(operation: str, *arguments: Scalar) -> Apply:
         f"{operation} on different types: {', '.join(operand.dtype for operand in operands)}"
     )
     return Apply(operation, arguments, "bool" if operation in PREDICATES else operands[0].dtype)
+
+
+def _binary(operation: str, mine: Arithmetic, other: Scalar | float, *, is_reversed: bool = False) -> Scalar:
+    # Only members of `Scalar` inherit the arithmetic.
+    value = typing.cast("Scalar", mine)
+    operands = (value, as_scalar(other, value.dtype))
+    return apply(operation, *(reversed(operands) if is_reversed else operands))
 
 
 def as_scalar(value: Scalar | float, dtype: str) -> Scalar:

@@ -1,0 +1,110 @@
+"""Activation functions and their gradients."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.scalars import Scalar, apply, as_scalar
+from precast.lower.builder import Builder
+from precast.lower.registry import lowering
+
+aten = torch.ops.aten
+
+
+def _if_positive(condition: Scalar, then: Scalar | float, otherwise: Scalar | float) -> Scalar:
+    dtype = condition.dtype
+    is_positive = apply("gt", condition, as_scalar(0, dtype))
+    return apply("where", is_positive, as_scalar(then, dtype), as_scalar(otherwise, dtype))
+
+
+@lowering(aten.relu.default)
+def relu(builder: Builder, source: Buffer) -> Buffer:
+    return builder.pointwise(lambda x: apply("maximum", x, as_scalar(0, x.dtype)), source)
+
+
+@lowering(aten.threshold_backward.default)
+def threshold_backward(builder: Builder, gradient: Buffer, source: Buffer, threshold: float) -> Buffer:
+    def formula(dy: Scalar, x: Scalar) -> Scalar:
+        is_below = apply("le", x, as_scalar(threshold, x.dtype))
+        return apply("where", is_below, as_scalar(0, dy.dtype), dy)
+
+    return builder.pointwise(formula, gradient, source)
+
+
+@lowering(aten.leaky_relu.default)
+def leaky_relu(builder: Builder, source: Buffer, negative_slope: float = 0.01) -> Buffer:
+    return builder.pointwise(lambda x: _if_positive(x, x, x * negative_slope), source)
+
+
+@lowering(aten.leaky_relu_backward.default)
+def leaky_relu_backward(builder: Builder, gradient: Buffer, source: Buffer, slope: float, _is_result: bool) -> Buffer:
+    return builder.pointwise(lambda dy, x: _if_positive(x, dy, dy * slope), gradient, source)
+
+
+@lowering(aten.elu.default)
+def elu(builder: Builder, source: Buffer, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Buffer:
+    def formula(x: Scalar) -> Scalar:
+        return _if_positive(x, x * scale, apply("expm1", x * input_scale) * (alpha * scale))
+
+    return builder.pointwise(formula, source)
+
+
+@lowering(aten.hardtanh.default)
+def hardtanh(builder: Builder, source: Buffer, min_val: float = -1, max_val: float = 1) -> Buffer:
+    def formula(x: Scalar) -> Scalar:
+        return apply("minimum", apply("maximum", x, as_scalar(min_val, x.dtype)), as_scalar(max_val, x.dtype))
+
+    return builder.pointwise(formula, source)
+
+
+@lowering(aten.silu.default)
+def silu(builder: Builder, source: Buffer) -> Buffer:
+    return builder.pointwise(lambda x: x / (1.0 + apply("exp", -x)), source)
+
+
+@lowering(aten.silu_backward.default)
+def silu_backward(builder: Builder, gradient: Buffer, source: Buffer) -> Buffer:
+    def formula(dy: Scalar, x: Scalar) -> Scalar:
+        gate = apply("sigmoid", x)
+        return dy * gate * (1.0 + x * (1.0 - gate))
+
+    return builder.pointwise(formula, gradient, source)
+
+
+@lowering(aten.sigmoid_backward.default)
+def sigmoid_backward(builder: Builder, gradient: Buffer, result: Buffer) -> Buffer:
+    return builder.pointwise(lambda dy, y: dy * (1.0 - y) * y, gradient, result)
+
+
+@lowering(aten.tanh_backward.default)
+def tanh_backward(builder: Builder, gradient: Buffer, result: Buffer) -> Buffer:
+    return builder.pointwise(lambda dy, y: dy * (1.0 - y * y), gradient, result)
+
+
+@lowering(aten.gelu.default)
+def gelu(builder: Builder, source: Buffer, *, approximate: str = "none") -> Buffer:
+    return builder.pointwise(lambda x: x * _gelu_gate(x, approximate), source)
+
+
+@lowering(aten.gelu_backward.default)
+def gelu_backward(builder: Builder, gradient: Buffer, source: Buffer, *, approximate: str = "none") -> Buffer:
+    return builder.pointwise(lambda dy, x: dy * _gelu_slope(x, approximate), gradient, source)
+
+
+def _gelu_gate(x: Scalar, approximate: str) -> Scalar:
+    """What gelu multiplies its argument by: the normal distribution, or its approximation by tanh."""
+    if approximate == "none":
+        return 0.5 * (1.0 + apply("erf", x * math.sqrt(0.5)))
+    return 0.5 * (1.0 + apply("tanh", math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
+
+
+def _gelu_slope(x: Scalar, approximate: str) -> Scalar:
+    gate = _gelu_gate(x, approximate)
+    if approximate == "none":
+        return gate + x * (apply("exp", x * x * -0.5) * (1 / math.sqrt(2 * math.pi)))
+    # With gate = (1 + tanh u) / 2, the slope of the gate is 2·gate·(1 − gate)·u'.
+    inner_slope = math.sqrt(2 / math.pi) * (1.0 + 3 * 0.044715 * (x * x))
+    return gate + x * (2.0 * gate * (1.0 - gate) * inner_slope)

@@ -1,0 +1,25 @@
+"""Whether a result is right: against float64, and not much worse than eager."""
+
+import torch
+
+
+def assert_right(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> None:
+    """Equal where eager is exact (integers, bool, NaN, infinity); else at most twice eager's own error, or 4 last places."""
+    assert ours.shape == eager.shape
+    assert ours.dtype == eager.dtype
+    if not eager.dtype.is_floating_point:
+        assert torch.equal(ours, eager), f"{ours} is not {eager}"
+        return
+    assert torch.equal(ours.isnan(), eager.isnan()), f"NaN differs: {ours}, {eager}"
+    infinite = eager.isinf()
+    assert torch.equal(ours[infinite], eager[infinite]), f"infinity differs: {ours}, {eager}"
+    finite = eager.isfinite()
+    exact = exact.double()[finite]
+    wrong, allowed = (ours.double()[finite] - exact).abs(), (eager.double()[finite] - exact).abs()
+    precision = torch.finfo(eager.dtype).eps * exact.abs().clamp_min(torch.finfo(eager.dtype).tiny)
+    limit = 2 * allowed.max().item() if allowed.numel() else 0.0
+    assert (wrong <= torch.clamp(4 * precision, min=limit)).all(), f"{wrong.max()} off, eager {allowed.max()}"
+
+
+def doubled(inputs):
+    return [each.double() if each.is_floating_point() else each for each in inputs]
