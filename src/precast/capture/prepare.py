@@ -27,7 +27,7 @@ from precast.capture.python_state import watched_python_state
 from precast.errors import InputTypeError, StateMutationError
 from precast.ir.signature import InputKind
 from precast.tracing.captured_tensors import CapturedTensors
-from precast.tracing.fake_inputs import DimensionPlan, DynamicSize, FakeInputs
+from precast.tracing.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
 from precast.tracing.provenance import innermost_users_line, run_users_code
 
 _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
@@ -101,26 +101,34 @@ def prepare(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
+    automatic_sizes: bool = False,
 ) -> PreparedCall:
-    """Flatten the call, find its state, make fake inputs. Must run inside a ``tracing_session``."""
+    """Flatten the call, find its state, make fake inputs. Must run inside a ``tracing_session``.
+
+    ``automatic_sizes`` makes every size of an argument symbolic that is neither 0 nor 1, as ``leaf_size`` names it.
+    """
     call = flatten_call(function, args, kwargs)
     roots = root_modules(function)
     state = module_state(roots)
     check_tensors(call, state)
     fakes = FakeInputs()
-    dims = normalize_dynamic_shapes(function, args, kwargs or {}, dynamic_shapes)
-    fake_leaves = [_fake_leaf(fakes, leaf, dim) for leaf, dim in zip(call.leaves, dims, strict=True)]
+    if automatic_sizes:
+        fake_leaves = [_automatic_fake(fakes, i, leaf) for i, leaf in enumerate(call.leaves)]
+    else:
+        dims = normalize_dynamic_shapes(function, args, kwargs or {}, dynamic_shapes)
+        fake_leaves = [_fake_leaf(fakes, leaf, dim) for leaf, dim in zip(call.leaves, dims, strict=True)]
     fake_state = [fakes.fake(item.tensor) for item in state]
 
     fake_constants: list[torch.Tensor] = []
 
     def make_stand_in(tensor: torch.Tensor) -> torch.Tensor:
         fake_constants.append(fakes.fake(tensor))
-        return fake_constants[-1]
+        return fresh_copies(fake_constants[-1:])[0]
 
     first = FlatCallable(function, [item.tensor for item in state], call.tree)
-    with fakes.mode:
-        discovered = first.discover([*fake_state, *fake_leaves], make_stand_in)
+    with fakes.mode, fakes.unrecorded():
+        # The run may resize or transpose its inputs: what is traced afterwards must find them as they were.
+        discovered = first.discover(fresh_copies([*fake_state, *fake_leaves]), make_stand_in)
     names = constant_names(roots, function)
     state += [
         StateTensor(names.get(id(tensor), f"lifted_tensor_{i}"), InputKind.CONSTANT_TENSOR, tensor)
@@ -137,6 +145,23 @@ def prepare(
         input_names=tuple(unique_names([*state_names, *call.names])),
         module_names=module_names(roots),
     )
+
+
+def leaf_size(leaf: int, dimension: int) -> str:
+    """What the symbol of an automatic size is called."""
+    return f"leaf{leaf}.shape[{dimension}]"
+
+
+def _automatic_fake(fakes: FakeInputs, number: int, leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    plan: list[DimensionPlan] = [None] * leaf.dim()
+    for dimension, size in enumerate(leaf.shape):
+        if size >= 2:
+            name = leaf_size(number, dimension)
+            fakes.declare(name, example=size, seen_at=name)
+            plan[dimension] = DynamicSize(name)
+    return fakes.fake(leaf, plan)
 
 
 def _fake_leaf(fakes: FakeInputs, leaf: Any, dims: TensorDims | None) -> Any:
@@ -163,7 +188,7 @@ def _plan(fakes: FakeInputs, spec: DimSpec, size: int, path: str) -> DimensionPl
 
 def unique_names(names: Sequence[str]) -> list[str]:
     """The names with a numeric suffix where one repeats, counting up one that is there already."""
-    taken: set[str] = set()
+    taken = {"self"}  # what the graph module's own forward calls its first argument
     unique: list[str] = []
     for name in names:
         stem, _, number = name.rpartition("_")

@@ -22,12 +22,30 @@ def joint(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:
 
     def run(*inputs: Any) -> list[Any]:
         primals, tangents = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
-        with torch.enable_grad():
-            own = [_own_copy(primal, fact) for primal, fact in zip(primals, facts.inputs, strict=True)]
-            results = boundary_outputs(own, function(*own), facts)
+        results = _forward(function, primals, facts)
         return [*results, *_gradients(primals, results, tangents, facts)]
 
     return run
+
+
+def gradient_function(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:
+    """``gradients(primals, tangents)``, themselves differentiable: what a second backward is traced from.
+
+    It runs the function again rather than differentiating the joint graph, which no longer shows what autograd was told
+    not to differentiate (``no_grad`` blocks, custom backward formulas, hooks).
+    """
+
+    def run(*inputs: Any) -> list[Any]:
+        primals, tangents = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
+        return _gradients(primals, _forward(function, primals, facts), tangents, facts, create_graph=True)
+
+    return run
+
+
+def _forward(function: FlatFunction, primals: Sequence[Any], facts: BoundaryFacts) -> list[Any]:
+    with torch.enable_grad():
+        own = [_own_copy(primal, fact) for primal, fact in zip(primals, facts.inputs, strict=True)]
+        return boundary_outputs(own, function(*own), facts)
 
 
 def _own_copy(primal: Any, facts: InputFacts) -> Any:
@@ -38,13 +56,20 @@ def _own_copy(primal: Any, facts: InputFacts) -> Any:
 
 
 def _gradients(
-    primals: Sequence[Any], results: Sequence[Any], tangents: Sequence[torch.Tensor], facts: BoundaryFacts
+    primals: Sequence[Any],
+    results: Sequence[Any],
+    tangents: Sequence[torch.Tensor],
+    facts: BoundaryFacts,
+    *,
+    create_graph: bool = False,
 ) -> list[torch.Tensor | None]:
     wanted = [i for i, fact in enumerate(facts.inputs) if fact.requires_grad]
     sources = [result for result, has_tangent in zip(results, facts.tangents, strict=True) if has_tangent]
     # Eager runs the backward outside of the forward's autocast block.
     with torch._C._DisableAutocast():
-        found = torch.autograd.grad(sources, [primals[i] for i in wanted], tangents, allow_unused=True)
+        found = torch.autograd.grad(
+            sources, [primals[i] for i in wanted], tangents, allow_unused=True, create_graph=create_graph
+        )
     gradients: list[torch.Tensor | None] = [None] * len(primals)
     for i, gradient in zip(wanted, found, strict=True):
         if gradient is not None and gradient.layout is not torch.strided:

@@ -32,8 +32,9 @@ def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode)
         copies = fresh_copies(inputs)
         with functional_mode(discover_tokens=True) as functional:
             wrapped = [to_functional(value) for value in copies]
+            origins = [_grad_fn(value) for value in wrapped]
             outputs = list(function(*wrapped))
-            input_facts = tuple(_input_facts(value, now) for value, now in zip(copies, wrapped, strict=True))
+            input_facts = tuple(map(_input_facts, copies, wrapped, origins))
             output_facts, bases = _Outputs(wrapped, outputs, input_facts).facts()
             facts = BoundaryFacts(input_facts, output_facts, bases, len(functional._tokens), probe.found)
             values = [from_functional(value) for value in boundary_outputs(wrapped, outputs, facts)]
@@ -53,7 +54,11 @@ class _RandomnessProbe(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _input_facts(before: Any, now: Any) -> InputFacts:
+def _grad_fn(value: Any) -> Any:
+    return value.grad_fn if isinstance(value, torch.Tensor) else None
+
+
+def _input_facts(before: Any, now: Any, origin: Any) -> InputFacts:
     if not isinstance(now, torch.Tensor):
         return InputFacts()
     parts, originals = [_as_functional(part) for part in innermost(now)], innermost(before)
@@ -66,16 +71,21 @@ def _input_facts(before: Any, now: Any) -> InputFacts:
             why="a tensor subclass decides itself what its metadata mean",
             fix="Return a new tensor instead.",
         )
+    under_no_grad = bool(mutated) and all(
+        torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(part.elem) for part in mutated
+    )
+    # A write that autograd sees makes the input the result of that write.
+    is_visible = bool(mutated) and now.requires_grad and _grad_fn(now) is not origin
     return InputFacts(
         mutates_data=bool(mutated) and not replaced,
         mutates_metadata=replaced or resized,
         replaces_storage=replaced,
-        mutation_hidden_from_autograd=bool(mutated)
-        and all(torch._functionalize_are_all_mutations_hidden_from_autograd(part.elem) for part in mutated),
-        mutation_under_no_grad=bool(mutated)
-        and all(torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(part.elem) for part in mutated),
-        requires_grad=now.requires_grad,
+        mutation_hidden_from_autograd=bool(mutated) and now.requires_grad and not is_visible and not under_no_grad,
+        mutation_under_no_grad=under_no_grad,
+        update_needs_gradient=is_visible and not replaced,
+        requires_grad=before.requires_grad,
         is_leaf=before.is_leaf,
+        metadata_steps=_view_steps(parts[0]) if resized and not replaced else (),
     )
 
 
@@ -191,5 +201,9 @@ def _replay(output: torch.Tensor, *, with_steps: bool, base: torch.Tensor | None
         offset = difference if isinstance(difference, int) else 0
     if not with_steps or not isinstance(output, FunctionalTensor):
         return ViewReplay(None, offset)
-    steps = tuple(torch._C._functionalization.get_view_meta_sequence(output.elem))
+    steps = _view_steps(output)
     return ViewReplay(None if any(step.has_symbolic_inputs for step in steps) else steps, offset)
+
+
+def _view_steps(tensor: FunctionalTensor) -> tuple[torch._C._functionalization.ViewMeta, ...]:
+    return tuple(torch._C._functionalization.get_view_meta_sequence(tensor.elem))

@@ -48,8 +48,26 @@ def functionalized(function: FlatFunction, *, pre_dispatch: bool = False) -> Fla
     """``function``, run on functional tensors: what is recorded below has no mutation left."""
 
     def functional(*inputs: Any) -> list[Any]:
-        with functional_mode(pre_dispatch=pre_dispatch):
+        with functional_mode(pre_dispatch=pre_dispatch) as mode:
+            mode._tokens = tokens = _Tokens()
             outputs = function(*[to_functional(value) for value in inputs])
-            return [from_functional(value) for value in outputs]
+            results = [from_functional(value) for value in outputs]
+        if tokens:
+            torch.ops.prims._sink_tokens([from_functional(token) for token in tokens.values()])
+        return results
 
     return functional
+
+
+class _Tokens(dict[Any, torch.Tensor]):
+    """The tokens that keep effects in order, one chain for each kind of effect, begun when first asked for.
+
+    Chains begin and end inside the graph, so that no caller sees them.
+    """
+
+    def __contains__(self, effect: object) -> bool:
+        return True
+
+    def __missing__(self, effect: Any) -> torch.Tensor:
+        self[effect] = token = torch.ops.prims._make_token()
+        return token

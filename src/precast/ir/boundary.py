@@ -16,7 +16,8 @@ class InputFacts:
 
     ``mutates_data``: its values change. ``mutates_metadata``: its sizes, strides or offset change.
     ``replaces_storage``: it is pointed at other memory (``set_``). The two ``mutation_…`` flags say that *all* data
-    mutations are invisible to autograd (through ``detach()`` or ``.data``), or happen under ``no_grad``.
+    mutations are invisible to autograd (through ``detach()`` or ``.data``), or happen under ``no_grad``;
+    ``update_needs_gradient`` that gradients flow back through the updated value.
     """
 
     mutates_data: bool = False
@@ -24,19 +25,15 @@ class InputFacts:
     replaces_storage: bool = False
     mutation_hidden_from_autograd: bool = False
     mutation_under_no_grad: bool = False
+    update_needs_gradient: bool = False
     requires_grad: bool = False
     is_leaf: bool = True
+    metadata_steps: tuple[torch._C._functionalization.ViewMeta, ...] = ()
 
     @property
     def is_updated(self) -> bool:
         """Whether the functional graph must return a new value for it."""
         return self.mutates_data or self.mutates_metadata
-
-    @property
-    def update_needs_gradient(self) -> bool:
-        """Whether gradients flow back through the updated value."""
-        visible = not (self.mutation_hidden_from_autograd or self.mutation_under_no_grad)
-        return self.mutates_data and self.requires_grad and visible
 
 
 class Relation(Enum):

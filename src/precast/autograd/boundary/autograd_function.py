@@ -1,0 +1,131 @@
+"""Ties a forward and a backward graph together as one node of the caller's autograd graph.
+
+Before: ``forward(primals) -> [results, saved]`` and ``backward(saved, tangents) -> gradients``, two plain functions
+After:  ``call(primals) -> [results]``, differentiable to any order
+
+The backward is itself differentiable: when the caller asks for a graph of it (``create_graph=True``), gradients are
+computed by ``second_order`` from the primals and tangents, which is compiled when first needed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from precast.autograd.boundary import FlatCall
+from precast.autograd.boxing import BoxedCall
+
+
+@dataclass(frozen=True)
+class TrainingGraphs:
+    """Compiled forward and backward, and what each of the forward's results is.
+
+    ``differentiable[i]``: result ``i`` has a tangent. ``opaque[i]``: result ``i`` is an alias that the caller gets in
+    another way, so autograd must not see it. ``detached[i]``: the graph returns an input, or a value twice.
+    ``tangent_strides``: the memory order that the backward was traced with, for each tangent. ``relevant``: the primals
+    that gradients depend on; of these, ``overwritten`` ones are changed by the call itself.
+    """
+
+    forward: BoxedCall
+    backward: BoxedCall
+    result_count: int
+    saved_tensor_count: int
+    differentiable: tuple[bool, ...]
+    opaque: tuple[bool, ...]
+    detached: tuple[bool, ...]
+    tangent_strides: tuple[tuple[int, ...] | None, ...]
+    relevant: tuple[int, ...]
+    overwritten: tuple[int, ...]
+    second_order: Callable[[Sequence[Any]], Sequence[Any]]
+    is_random: bool
+
+
+class _Alias:
+    """Carries a tensor past the autograd engine."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+
+def differentiable_call(graphs: TrainingGraphs) -> FlatCall:
+    """A flat call that the autograd engine can differentiate."""
+    function = _autograd_function(graphs)
+    has_aliases = any(graphs.opaque)
+
+    def call(inputs: Sequence[Any]) -> list[Any]:
+        if graphs.overwritten:
+            # A later backward of the backward needs them as they were.
+            inputs = [value.clone() if i in graphs.overwritten else value for i, value in enumerate(inputs)]
+        results = function.apply(*inputs)
+        if has_aliases:
+            return [result.tensor if type(result) is _Alias else result for result in results]
+        return list(results)
+
+    return call
+
+
+def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
+    count, saved_count = graphs.result_count, graphs.saved_tensor_count
+    forward_graph, backward_graph = graphs.forward, graphs.backward
+    special = [i for i in range(count) if graphs.opaque[i] or graphs.detached[i]]
+    constant = [i for i in range(count) if not graphs.differentiable[i] and not graphs.opaque[i]]
+    with_tangent = [i for i in range(count) if graphs.differentiable[i]]
+    strides, relevant = graphs.tangent_strides, graphs.relevant
+
+    class CompiledFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            if graphs.is_random:
+                ctx.random_state = torch.get_rng_state()
+            ctx.primals = inputs
+            ctx.versions = [inputs[i]._version for i in relevant]
+            outputs = forward_graph(list(inputs))
+            results = list(outputs[:count])
+            ctx.save_for_backward(*outputs[count : count + saved_count])
+            ctx.sizes = outputs[count + saved_count :]
+            for i in special:
+                results[i] = _Alias(results[i]) if graphs.opaque[i] else results[i].detach()
+            if constant:
+                tensors = [results[i] for i in constant if isinstance(results[i], torch.Tensor)]
+                ctx.mark_non_differentiable(*tensors)
+            return tuple(results)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            tangents = [gradients[i] for i in with_tangent]
+            if torch.is_grad_enabled():
+                return _differentiable_gradients(ctx, graphs, tangents)
+            saved = ctx.saved_tensors
+            tangents = [_in_order(tangent, order) for tangent, order in zip(tangents, strides, strict=True)]
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                ctx.primals = None
+            return tuple(backward_graph([*ctx.sizes, *saved, *tangents]))
+
+    return CompiledFunction
+
+
+def _in_order(tangent: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+    """The tangent in the memory order that the backward was traced with."""
+    if strides is None or tangent.stride() == strides:
+        return tangent.contiguous() if strides is None else tangent
+    ordered = torch.empty_strided(tangent.shape, strides, dtype=tangent.dtype, device=tangent.device)
+    return ordered.copy_(tangent)
+
+
+def _differentiable_gradients(ctx: Any, graphs: TrainingGraphs, tangents: Sequence[torch.Tensor]) -> Any:
+    # Raises as eager does if the first backward freed what it had saved.
+    _ = ctx.saved_tensors
+    primals = ctx.primals
+    if any(primals[i]._version != version for i, version in zip(graphs.relevant, ctx.versions, strict=True)):
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            "an input of a compiled function was changed between its forward and the backward of its backward"
+        )
+    if not graphs.is_random:
+        return tuple(graphs.second_order([*primals, *tangents]))
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(ctx.random_state)
+        return tuple(graphs.second_order([*primals, *tangents]))

@@ -1,0 +1,159 @@
+"""Replaces inputs that overlap in memory, one of which is written into, by the one tensor that they are all views of.
+
+Before: ``f(a, b): a.mul_(2); return b + 1`` called with ``a = x[0], b = x[:, 0]``
+After:  ``g(x): f(x.as_strided(…a…), x.as_strided(…b…))``, so that the update of ``a`` is seen through ``b``
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from precast.autograd.boundary import FlatCall
+from precast.errors import InputValueError
+from precast.tracing.trace import FlatFunction
+
+
+_MAX_WORK: Any = 10_000
+
+
+@dataclass(frozen=True)
+class Member:
+    """One input as a piece of its base's memory."""
+
+    place: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def cut(self, base: torch.Tensor) -> torch.Tensor:
+        return base.as_strided(self.size, self.stride, base.storage_offset() + self.offset)
+
+
+@dataclass(frozen=True)
+class SyntheticBasePlan:
+    """Which inputs are passed as they are, and which groups are passed as their base; bases come first.
+
+    ``returned_members`` is filled by the first run of the wrapped function: outputs that are a member itself.
+    """
+
+    groups: tuple[tuple[Member, ...], ...]
+    others: tuple[int, ...]
+    count: int
+    returned_members: dict[int, int] = field(default_factory=dict, compare=False)
+
+    def function(self, function: FlatFunction) -> FlatFunction:
+        """``function`` over the bases and the other inputs."""
+
+        def run(*values: Any) -> Sequence[Any]:
+            inputs: list[Any] = [None] * self.count
+            for base, group in zip(values, self.groups, strict=False):
+                for member in group:
+                    inputs[member.place] = member.cut(base)
+            for place, value in zip(self.others, values[len(self.groups) :], strict=True):
+                inputs[place] = value
+            outputs = function(*inputs)
+            places = {id(inputs[member.place]): member.place for group in self.groups for member in group}
+            for position, output in enumerate(outputs):
+                if id(output) in places:
+                    self.returned_members[position] = places[id(output)]
+            return outputs
+
+        return run
+
+    def inputs(self, values: Sequence[Any]) -> list[Any]:
+        """The bases of a real call, then its other inputs."""
+        bases = [_common_base([values[member.place] for member in group]) for group in self.groups]
+        return [*bases, *(values[place] for place in self.others)]
+
+    def call(self, inner: FlatCall) -> FlatCall:
+        """A call with all inputs for one that takes bases; members that are returned are the caller's own objects."""
+
+        def call(values: Sequence[Any]) -> list[Any]:
+            outputs = inner(self.inputs(values))
+            for position, place in self.returned_members.items():
+                outputs[position] = values[place]
+            return outputs
+
+        return call
+
+
+def plan_synthetic_bases(values: Sequence[Any], written: Collection[int]) -> SyntheticBasePlan | None:
+    """Group inputs that share bytes with one that is written into; ``None`` if none do."""
+    groups = [group for group in _overlapping(values) if not written_free(group, written)]
+    if not groups:
+        return None
+    members = tuple(tuple(_member(place, values, group) for place in group) for group in groups)
+    merged = {place for group in groups for place in group}
+    return SyntheticBasePlan(members, tuple(i for i in range(len(values)) if i not in merged), len(values))
+
+
+def written_free(group: Collection[int], written: Collection[int]) -> bool:
+    return not set(group) & set(written)
+
+
+def _overlapping(values: Sequence[Any]) -> list[list[int]]:
+    by_storage: dict[int, list[int]] = {}
+    for place, value in enumerate(values):
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel():
+            by_storage.setdefault(value.untyped_storage()._cdata, []).append(place)
+    groups: list[list[int]] = []
+    for places in by_storage.values():
+        if len(places) > 1:
+            groups += _connected(places, values)
+    return [group for group in groups if len(group) > 1]
+
+
+def _connected(places: Sequence[int], values: Sequence[Any]) -> list[list[int]]:
+    """Split inputs of one storage into groups that share bytes, directly or through others."""
+    groups: list[list[int]] = []
+    for place in places:
+        touching = [group for group in groups if any(_share_bytes(values[place], values[other]) for other in group)]
+        groups = [group for group in groups if group not in touching]
+        groups.append([*(other for group in touching for other in group), place])
+    return groups
+
+
+def _share_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    # The problem is hard in general; when it is, treating the two as overlapping is safe.
+    try:
+        return bool(np.shares_memory(_addresses(left), _addresses(right), max_work=_MAX_WORK))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _addresses(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
+    """An array over the same addresses, never read: only its pointer, sizes and strides matter."""
+    item = tensor.element_size()
+    interface = {
+        "shape": tuple(tensor.shape),
+        "strides": tuple(stride * item for stride in tensor.stride()),
+        "typestr": f"|V{item}",
+        "data": (tensor.data_ptr(), False),
+        "version": 3,
+    }
+    return np.asarray(type("Addresses", (), {"__array_interface__": interface})())
+
+
+def _member(place: int, values: Sequence[Any], group: Sequence[int]) -> Member:
+    base = _common_base([values[other] for other in group])
+    tensor = values[place]
+    return Member(place, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset() - base.storage_offset())
+
+
+def _common_base(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The tensor that all of them are views of, as autograd knows it; else their whole memory as one plain tensor."""
+    roots = {id(root): root for root in (t if t._base is None else t._base for t in tensors)}
+    if len(roots) == 1:
+        return next(iter(roots.values()))
+    if any(tensor.requires_grad for tensor in tensors) or len({tensor.dtype for tensor in tensors}) > 1:
+        raise InputValueError(
+            "Inputs overlap in memory, one is written into, and they are not views of one tensor.",
+            why="gradients through the overlap cannot be told apart",
+            fix="Pass views of the same tensor, or clone() one of them.",
+        )
+    storage = tensors[0].untyped_storage()
+    whole = torch.empty(0, dtype=tensors[0].dtype, device=tensors[0].device)
+    return whole.set_(storage, 0, (storage.nbytes() // tensors[0].element_size(),))  # type: ignore[call-overload, no-any-return]

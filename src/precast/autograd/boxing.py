@@ -1,0 +1,38 @@
+"""The boxed calling convention: one list goes in, and the callee may empty it to free inputs early."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+Compiled = Callable[..., Any]
+Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
+BoxedCall = Callable[[list[Any]], Sequence[Any]]
+
+
+def make_boxed_func(f: Compiled) -> Compiled:
+    """Let a function of flat positional inputs be called with one list.
+
+    >>> make_boxed_func(lambda a, b: (a + b,))([1, 2])
+    (3,)
+    """
+
+    def boxed(inputs: list[Any]) -> Any:
+        return f(*inputs)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
+
+
+def make_boxed_compiler(compiler: Compiler) -> Compiler:
+    """Let what a compiler returns be called with one list."""
+
+    def boxed_compiler(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        return make_boxed_func(compiler(graph_module, example_inputs))
+
+    return boxed_compiler
+
+
+def as_boxed(compiled: Compiled) -> BoxedCall:
+    """Whatever a compiler returned, as a function of one list."""
+    return compiled if getattr(compiled, "_boxed_call", False) else make_boxed_func(compiled)

@@ -1,0 +1,96 @@
+"""Which compiled variant a call needs: everything about it that tracing looked at."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+TensorKey = tuple[Any, ...]
+
+
+def ambient_key() -> tuple[Any, ...]:
+    """The modes around a call that change what a program computes."""
+    if not torch._C._is_any_autocast_enabled():
+        return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype())
+    autocast = tuple(
+        (device, torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)
+    )
+    return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), autocast)
+
+
+def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Everything about the inputs, sizes included."""
+    return tuple(
+        [
+            (value.shape, value.dtype, value.requires_grad, value.stride(), value.device, type(value))
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided
+            else _other_key(value)
+            for value in values
+        ]
+    )
+
+
+def dynamic_key(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Everything about the inputs except sizes that may change; sizes 0 and 1 always count."""
+    return tuple(
+        [
+            (_special_sizes(value), value.dtype, value.requires_grad, _memory_order(value), value.device, type(value))
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided
+            else _other_key(value)
+            for value in values
+        ]
+    )
+
+
+def _other_key(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, torch.Tensor):
+        return (value.shape, value.dtype, value.requires_grad, value.layout, value.device, type(value))
+    # True == 1 == 1.0 in Python, but they are different constants of a program.
+    return (type(value), value)
+
+
+def _special_sizes(tensor: torch.Tensor) -> tuple[int | None, ...]:
+    return tuple([size if size < 2 else None for size in tensor.shape])
+
+
+def _memory_order(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """``None`` for contiguous tensors; the order of dimensions for dense ones; the strides themselves for others."""
+    if tensor.is_contiguous():
+        return None
+    order = sorted(range(tensor.dim()), key=tensor.stride)
+    dense = 1
+    for dim in order:
+        if tensor.stride(dim) != dense and tensor.shape[dim] != 1:
+            return ("strides", *tensor.stride())
+        dense *= tensor.shape[dim]
+    return ("order", *order)
+
+
+def what_changes(keys: Sequence[tuple[Any, ...]]) -> str:
+    """Which parts of the calls' keys differ, in words."""
+    trees, modes, ambients, inputs = zip(*keys, strict=True)
+    parts = [
+        name
+        for name, values in (
+            ("the structure of the arguments", trees),
+            ("train/eval modes", modes),
+            ("grad mode, autocast or default dtype", ambients),
+        )
+        if len(set(values)) > 1
+    ]
+    positions: dict[int, set[Any]] = {}
+    for key in inputs:
+        for position, value in enumerate(key):
+            positions.setdefault(position, set()).add(value)
+    changing = sorted(positions, key=lambda position: -len(positions[position]))
+    for position in [position for position in changing if len(positions[position]) > 1][:3]:
+        first, second = list(positions[position])[:2]
+        parts.append(f"input {position} ({_difference(first, second)})")
+    return "; ".join(parts) or "sizes that do not satisfy the guards, or which inputs overlap"
+
+
+def _difference(left: tuple[Any, ...], right: tuple[Any, ...]) -> str:
+    names = ("sizes", "dtype", "requires_grad", "strides", "device", "type")
+    if len(left) != len(names) or len(right) != len(names):
+        return f"value {left[-1]!r}, then {right[-1]!r}"
+    return ", ".join(f"{name} {a} then {b}" for name, a, b in zip(names, left, right, strict=True) if a != b)

@@ -1,0 +1,114 @@
+"""A function compiled ahead of its calls: one variant for each kind of call, compiled when first met.
+
+A variant serves every later call that tracing could not have told from the first one: same tree, dtypes, devices,
+ranks, ``requires_grad``, grad mode, autocast, Python values, train/eval modes, and sizes (or, if dynamic, sizes that
+satisfy the variant's guards). What does not fit is compiled anew.
+"""
+
+import logging
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.autograd.ambient import in_ambient
+from precast.autograd.call_key import ambient_key, dynamic_key, static_key, what_changes
+from precast.autograd.compilers_in_use import CompilersInUse
+from precast.autograd.graph_names import new_compilation
+from precast.autograd.state_slots import ModuleSlots
+from precast.autograd.variant import Gradients, Job
+from precast.autograd.variant_compilation import CompiledVariant, compile_call
+from precast.differentiate import gradient_function
+from precast.ir.boundary import BoundaryFacts
+from precast.tracing.trace import FlatFunction
+
+_log = logging.getLogger("precast.autograd")
+_MANY_VARIANTS = 8
+_MOST_VARIANTS = 64
+_PLAIN = {torch.Tensor}
+
+
+class AotCallable:
+    """``function``, compiled; calls like it, and gives its results, effects and gradients."""
+
+    def __init__(
+        self, function: Callable[..., Any], compilers: CompilersInUse, *, dynamic: bool = False, order: int = 0
+    ) -> None:
+        self._function = function
+        self._compilers = compilers
+        self._dynamic = dynamic
+        self._order = order
+        self._key = dynamic_key if dynamic else static_key
+        self._variants: OrderedDict[Any, list[CompiledVariant]] = OrderedDict()
+        self._slots: ModuleSlots | None = None
+        self._lock = threading.RLock()
+        self._warned = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves: Sequence[Any]
+        tree: Any
+        if not kwargs and set(map(type, args)) <= _PLAIN:
+            # The common case, without the cost of a pytree.
+            leaves, tree = args, len(args)
+        else:
+            leaves, tree = pytree.tree_flatten((args, kwargs))
+        slots = self._slots
+        if slots is None or not slots.is_current():
+            slots = self._slots = ModuleSlots(self._function)
+        values = [*slots.read(), *leaves]
+        key = (tree, slots.modes(), ambient_key(), self._key(values))
+        for variant in self._variants.get(key, ()):
+            if variant.fits(values):
+                return variant.run(values)
+        return self._compile(key, args, kwargs, values).run(values)
+
+    def _compile(self, key: Any, args: Any, kwargs: Any, values: Sequence[Any]) -> CompiledVariant:
+        with self._lock:
+            variants = self._variants.setdefault(key, [])
+            # Another thread may have compiled it meanwhile.
+            for variant in variants:
+                if variant.fits(values):
+                    return variant
+            assert self._slots is not None, "state is read before anything is compiled"
+            with new_compilation(self._order) as compilation:
+                job = Job(self._compilers, compilation, self._second_order)
+                variant = compile_call(self._function, args, kwargs, self._slots, job, dynamic=self._dynamic)
+            self._variants[key] = [*variants, variant]
+            self._bound()
+            return variant
+
+    def _second_order(self, function: FlatFunction, facts: BoundaryFacts) -> Gradients:
+        """Gradients of a compiled call as a compiled function in turn, made when a caller first differentiates them."""
+        made: list[AotCallable] = []
+        again = in_ambient(self._function, gradient_function(function, facts))
+
+        def gradients(values: Sequence[Any]) -> Sequence[Any]:
+            if not made:
+                made.append(AotCallable(again, self._compilers, order=self._order + 1))
+            found: Sequence[Any] = made[0](*values)
+            return found
+
+        return gradients
+
+    def _bound(self) -> None:
+        """Keep the number of variants in bounds, and tell the user once what makes it grow."""
+        count = sum(map(len, self._variants.values()))
+        if count > _MANY_VARIANTS and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self._name} was compiled {count} times. What keeps changing: {what_changes(list(self._variants))}. "
+                "Compile with dynamic=True if sizes differ from call to call, and keep Python values the same.",
+                stacklevel=4,
+            )
+        while count > _MOST_VARIANTS:
+            _, dropped = self._variants.popitem(last=False)
+            count -= len(dropped)
+            _log.info("dropped the oldest of %d variants of %s", count + len(dropped), self._name)
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._function, "__qualname__", type(self._function).__qualname__)

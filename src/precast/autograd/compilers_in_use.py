@@ -1,0 +1,46 @@
+"""What a user hands to AOT autograd to compile with, as one value that travels through it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from precast.autograd.boxing import BoxedCall, Compiler, as_boxed
+from precast.autograd.graph_names import compiling
+from precast.ir.graphs import placeholders_of
+from precast.ir.node_meta import value_of
+from precast.partition import default_partition
+
+PartitionFunction = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
+
+
+@dataclass(frozen=True)
+class CompilersInUse:
+    """Two compilers, one for graphs without a backward, and how the joint graph is made and split."""
+
+    forward: Compiler
+    backward: Compiler
+    inference: Compiler
+    partition: PartitionFunction = default_partition
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None
+    keep_inference_input_mutations: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        fw_compiler: Compiler,
+        bw_compiler: Compiler | None,
+        inference_compiler: Compiler | None,
+        **others: Any,
+    ) -> "CompilersInUse":
+        """Fill in what the user left out: the forward's compiler serves for all."""
+        return cls(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler, **others)
+
+
+def compile_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> BoxedCall:
+    """Hand one graph to a compiler, under its name, with the fake values of its placeholders as example inputs."""
+    examples = [value_of(node) for node in placeholders_of(module.graph)]
+    with compiling(name):
+        return as_boxed(compiler(module, examples))

@@ -1,0 +1,78 @@
+"""Where the tensors that a callable refers to live, so that every call reads them as they are then."""
+
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from precast.capture.module_state import StateTensor, module_state, root_modules
+
+Home = Callable[[], Any]
+"""Reads one tensor from where the program finds it."""
+
+
+class ModuleSlots:
+    """The parameters and buffers of a callable's modules; notices when the module tree was changed.
+
+    Holds the dicts that own the tensors, not the tensors: optimizers, ``load_state_dict`` and assignments are seen.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        roots = root_modules(function)
+        self.modules = list({id(m): m for root in roots.values() for m in root.modules()}.values())
+        self._children = [(m._modules, tuple(m._modules.values())) for m in self.modules if m._modules]
+        owners = {id(tensor): (owner, name) for owner, name, tensor in self._owned()}
+        self._slots = [owners[id(item.tensor)] for item in module_state(roots)]
+
+    def _owned(self) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
+        for module in reversed(self.modules):
+            for owner in (module._buffers, module._parameters):
+                for name, tensor in owner.items():
+                    if tensor is not None:
+                        yield owner, name, tensor
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def read(self) -> list[torch.Tensor]:
+        return [owner[name] for owner, name in self._slots]
+
+    def modes(self) -> tuple[bool, ...]:
+        """Train or eval, for every module."""
+        return tuple([module.training for module in self.modules])
+
+    def is_current(self) -> bool:
+        """Whether the module tree still is the one that was looked at."""
+        return all(tuple(owner.values()) == children for owner, children in self._children)
+
+
+def captured_homes(
+    function: Callable[..., Any], modules: Sequence[torch.nn.Module], captured: Sequence[StateTensor]
+) -> list[Home]:
+    """Where each captured tensor is found: a closure cell, a global, a module's attribute; else the tensor itself."""
+    homes = {id(tensor): home for tensor, home in _homes(function, modules)}
+    return [homes.get(id(item.tensor), lambda tensor=item.tensor: tensor) for item in captured]  # type: ignore[misc]
+
+
+def _homes(function: Callable[..., Any], modules: Sequence[torch.nn.Module]) -> Iterator[tuple[torch.Tensor, Home]]:
+    for module in modules:
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                yield value, lambda module=module, name=name: vars(module).get(name)  # type: ignore[misc]
+    plain = function.__func__ if isinstance(function, MethodType) else function
+    if not isinstance(plain, FunctionType):
+        return
+    for name in plain.__code__.co_names:
+        if isinstance(value := plain.__globals__.get(name), torch.Tensor):
+            yield value, lambda name=name: plain.__globals__.get(name)  # type: ignore[misc]
+    for cell in plain.__closure__ or ():
+        if isinstance(value := _contents(cell), torch.Tensor):
+            yield value, lambda cell=cell: _contents(cell)  # type: ignore[misc]
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
