@@ -84,6 +84,13 @@ def test_matmul_is_not_recomputed():
     assert "mm" in saved_names(forward, 1)
 
 
+def test_work_of_the_backward_stays_there_unless_moving_it_saves_bytes():
+    joint = trace_joint(lambda x, w: (x @ w).sin(), torch.randn(4, 6), torch.randn(6, 8))
+    forward, backward = partition(joint)
+    assert called(forward) == ["mm", "sin"]
+    assert "cos" in called(backward)
+
+
 def test_two_views_of_one_tensor_are_saved_as_their_base():
     joint = trace_joint(
         lambda x, w: (lambda y: (y.view(24, 1) @ w[:1]).sum() + (y.t() @ y).sum())(x.exp() @ w),

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from precast.partition import default_partition, explanation_of, min_cut_rematerialization_partition
+from precast.partition import default_partition, explanation_of, min_cut_rematerialization_partition, trade_off_curve
 from tests.partition.joint_graphs import assert_halves_equal_joint, trace_joint
 
 UNARY = [
@@ -50,6 +50,9 @@ def check(steps, budget, dynamic):
     assert_halves_equal_joint(joint, *halves)
     explanation = explanation_of(halves[0])
     assert explanation.saved_bytes <= explanation.default_bytes
+    points = trade_off_curve(joint.module, num_fwd_outputs=count, budgets=[1.0, 0.7, 0.4, 0.2, 0.0]).points
+    saved = [point.saved_bytes for point in points]
+    assert saved == sorted(saved, reverse=True)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

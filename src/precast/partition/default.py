@@ -59,9 +59,9 @@ def values_read_by_backward(joint: JointGraph) -> list[fx.Node]:
     outside = joint.backward | (joint.free - available)
     operands = {operand for node in outside for operand in node.all_input_nodes}
     passed_on = {gradient for gradient in joint.gradients if isinstance(gradient, fx.Node)}
-    return [node for node in joint.in_order((operands | passed_on) & available) if may_be_saved(node)]
+    return [node for node in joint.in_order((operands | passed_on) & available) if _may_be_saved(node)]
 
 
-def may_be_saved(node: fx.Node) -> bool:
+def _may_be_saved(node: fx.Node) -> bool:
     """Tell whether a value can be handed over: attributes are read by both halves, tuples go item by item."""
     return node.op != "get_attr" and not is_tuple(node)

@@ -11,7 +11,8 @@ After, each value is an edge from "computed" to "available in the backward" with
     source ────────────────▶ s, e    with the price of computing them again
 
 Cutting the edge of a value saves it. A value whose both ends fall on the sink's side is recomputed, and pays its price;
-a price without limit forbids that. Capacities are bytes, so the weight of a cut is the memory saved plus the prices.
+a price without limit forbids that. A value only the backward reads pays a little, by an edge to the sink, for being
+computed in the forward. Capacities are bytes, so the weight of a cut is the memory saved plus the prices.
 """
 
 from collections.abc import Collection, Mapping
@@ -41,7 +42,9 @@ SOURCE, SINK = 0, 1
 class Network:
     """Edges with capacities, and for each node what it costs to save and to compute again.
 
-    Node number ``i`` enters at vertex ``2 + 2 * i`` and leaves at the vertex after it.
+    Node number ``i`` enters at vertex ``2 + 2 * i`` and leaves at the vertex after it. Edges come in this order: one
+    that saves each node, one that prices recomputing it, those without limit, and the last ``movable`` ones, which
+    price work that the forward would take over from the backward.
     """
 
     nodes: tuple[fx.Node, ...]
@@ -51,6 +54,7 @@ class Network:
     state_bytes: NDArray[np.int64]
     prices: NDArray[np.int64]
     work: NDArray[np.float64]
+    movable: int
     unlimited: int
 
 
@@ -72,32 +76,35 @@ def build_network(joint: JointGraph, verdicts: Mapping[fx.Node, Verdict], *, hel
     save = [_bytes_to_save(node, verdicts, held) for node in nodes]
     unlimited = sum(size for size in save if size is not None) + sum(states) + 1
     prices = [_price(node, verdicts) for node in nodes]
-    count = len(nodes)
-    entering = 2 + 2 * np.arange(count, dtype=np.int64)
-    operand_numbers, user_numbers = np.array(data, dtype=np.int64).reshape(-1, 2).T
-    read_numbers = np.array([number[node] for node in reads], dtype=np.int64)
+    operands, users = np.array(data, dtype=np.int64).reshape(-1, 2).T
+    every = np.arange(len(nodes), dtype=np.int64)
+    read = np.array([number[node] for node in reads], np.int64)
+    movable = np.array([number[node] for node in nodes if _moves_work(node, joint)], np.int64)
+    enter, leave = 2, 3
     return Network(
         nodes=tuple(nodes),
         tails=np.concatenate(
-            [entering, np.full(count, SOURCE, np.int64), 3 + 2 * operand_numbers, 3 + 2 * read_numbers]
+            [enter + 2 * every, 0 * every + SOURCE, leave + 2 * operands, leave + 2 * read, enter + 2 * movable]
         ),
         heads=np.concatenate(
-            [entering + 1, entering, 2 + 2 * user_numbers, np.full(len(read_numbers), SINK, np.int64)]
+            [leave + 2 * every, enter + 2 * every, enter + 2 * users, 0 * read + SINK, 0 * movable + SINK]
         ),
         save_bytes=np.array([unlimited if size is None else size for size in save], np.int64),
         state_bytes=np.array(states, np.int64),
         prices=np.array([unlimited if price is None else min(price, unlimited) for price in prices], np.int64),
         work=np.array([_work(node, verdicts) for node in nodes], np.float64),
+        movable=len(movable),
         unlimited=unlimited,
     )
 
 
 def minimum_cut(network: Network, prices: NDArray[np.int64] | None = None) -> Cut:
     """Return the cut of least bytes and prices; of several, the one that recomputes least."""
-    count = len(network.nodes)
     chosen = network.prices if prices is None else prices
-    others = np.full(len(network.tails) - 2 * count, network.unlimited, np.int64)
-    capacities = np.concatenate([network.save_bytes, chosen, others])
+    others = np.full(len(network.tails) - 2 * len(network.nodes) - network.movable, network.unlimited, np.int64)
+    # All work moved to the forward together counts less than one byte: it decides between equals, and only there.
+    scaled = np.concatenate([network.save_bytes, chosen, others]) * (network.movable + 1)
+    capacities = np.concatenate([scaled, np.ones(network.movable, np.int64)])
     on_source_side = largest_source_side(network.tails, network.heads, capacities, source=SOURCE, sink=SINK)
     entry, leaving = on_source_side[2::2], on_source_side[3::2]
     saved, recomputed = entry & ~leaving, ~entry
@@ -151,6 +158,11 @@ def _price(node: fx.Node, verdicts: Mapping[fx.Node, Verdict]) -> int | None:
             return 1 + bytes_moved(node) // BYTES_MOVED_PER_BYTE_SAVED
         case _:
             return state_bytes(node)
+
+
+def _moves_work(node: fx.Node, joint: JointGraph) -> bool:
+    """Tell whether computing a node in the forward would be work the forward does not do of itself."""
+    return node in joint.free and not is_symbolic(node) and not is_item_of_tuple(node)
 
 
 def _work(node: fx.Node, verdicts: Mapping[fx.Node, Verdict]) -> float:
