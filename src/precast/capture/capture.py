@@ -19,6 +19,7 @@ from precast.ir.signature import (
 )
 from precast.ir.verifier import verify
 from precast.tracing.dead_code import remove_dead_nodes
+from precast.tracing.fake_inputs import fresh_copies
 from precast.tracing.lifted_constants import lift_constants
 from precast.tracing.session import tracing_session
 from precast.tracing.trace import Decompositions, argument_spec, rename_placeholders, trace
@@ -44,9 +45,11 @@ def capture(
     """
     with tracing_session():
         call = prepare(function, args, kwargs, dynamic_shapes=dynamic_shapes)
+        with call.fakes.mode:
+            inputs = fresh_copies(call.fake_inputs)
         module = trace(
             call.flat,
-            call.fake_inputs,
+            inputs,
             call.fakes.mode,
             decompositions=decompositions,
             pre_dispatch=pre_dispatch,

@@ -15,6 +15,8 @@ from precast.errors import DataDependentError, UnsupportedOpError
 from precast.tracing.provenance import users_line
 
 _ON_DATA = (DataDependentOutputException, GuardOnDataDependentSymNode)
+# What C++ code says that reads the memory of a fake tensor; torch has no exception of its own for it.
+_READS_MEMORY = "data is not allocated yet"
 _ON_OPERATOR = (UnsupportedOperatorException, UnsupportedFakeTensorException, DynamicOutputShapeException)
 
 
@@ -24,13 +26,7 @@ def explained_failures() -> Iterator[None]:
     try:
         yield
     except _ON_DATA as error:
-        raise DataDependentError(
-            "The program decides in Python on a value that only running it can give.",
-            at=users_line(error.__traceback__),
-            why=_first_line(error),
-            fix="Use torch.where or torch.cond for the choice, torch._check to state what must hold, "
-            "or compute the value outside and pass it in.",
-        ) from error
+        raise _data_dependent(error) from error
     except _ON_OPERATOR as error:
         raise UnsupportedOpError(
             f"The operator {getattr(error, 'func', '')} cannot be traced.".replace("  ", " "),
@@ -38,6 +34,20 @@ def explained_failures() -> Iterator[None]:
             why=_first_line(error) or "it has no kernel for fake tensors, so the shape of its result is unknown",
             fix="Give the operator a fake kernel with torch.library.register_fake, or move it out of the program.",
         ) from error
+    except RuntimeError as error:
+        if _READS_MEMORY not in str(error):
+            raise
+        raise _data_dependent(error) from error
+
+
+def _data_dependent(error: BaseException) -> DataDependentError:
+    return DataDependentError(
+        "The program decides in Python on a value that only running it can give.",
+        at=users_line(error.__traceback__),
+        why=_first_line(error),
+        fix="Use torch.where or torch.cond for the choice, torch._check to state what must hold, "
+        "or compute the value outside and pass it in.",
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -123,7 +123,9 @@ def prepare(
 
     def make_stand_in(tensor: torch.Tensor) -> torch.Tensor:
         fake_constants.append(fakes.fake(tensor))
-        return fresh_copies(fake_constants[-1:])[0]
+        (copy,) = fresh_copies(fake_constants[-1:])
+        assert isinstance(copy, torch.Tensor), "copies of tensors are tensors"
+        return copy
 
     first = FlatCallable(function, [item.tensor for item in state], call.tree)
     with fakes.mode, fakes.unrecorded():

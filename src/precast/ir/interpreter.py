@@ -11,6 +11,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError
+from precast.ir.boundary import InputFacts
 from precast.ir.program import Program
 from precast.ir.signature import ConstantArgument, InputKind, OutputKind
 
@@ -66,12 +67,28 @@ def bind_inputs(
 
 
 def apply_mutations(program: Program, flat_inputs: list[Any], flat_outputs: list[Any]) -> None:
-    """Write the updated values of a functional program back into the inputs they belong to."""
-    by_target = {
-        spec.target if spec.target is not None else spec.arg.name: value
-        for spec, value in zip(program.signature.inputs, flat_inputs, strict=True)
-    }
+    """Give the inputs of a functional program the values, sizes and memory that the captured callable leaves them."""
+    assert program.boundary is not None or not program.signature.outputs_of(*_MUTATION_KINDS), "no facts on mutation"
+    updates = [
+        value
+        for value, spec in zip(flat_outputs, program.signature.outputs, strict=True)
+        if spec.kind in _MUTATION_KINDS
+    ]
+    if program.boundary is None:
+        return
     with torch.no_grad():
-        for value, spec in zip(flat_outputs, program.signature.outputs, strict=True):
-            if spec.kind in _MUTATION_KINDS and spec.target is not None:
-                by_target[spec.target].copy_(value)
+        for number, value in zip(program.boundary.updated, updates, strict=True):
+            _update(flat_inputs[number], value, program.boundary.inputs[number])
+
+
+def _update(tensor: torch.Tensor, value: torch.Tensor, facts: InputFacts) -> None:
+    if facts.replaces_storage:
+        tensor.set_(value)  # type: ignore[call-overload]
+        return
+    if facts.metadata_steps:
+        view = torch._C._functionalization.apply_view_meta_sequence(tensor, list(facts.metadata_steps))
+        tensor.as_strided_(view.size(), view.stride(), view.storage_offset())
+    elif facts.mutates_metadata:
+        tensor.resize_(value.size())
+    if facts.mutates_data or not facts.metadata_steps:
+        tensor.copy_(value)

@@ -106,6 +106,8 @@ def _argument(argument: object) -> str:
         return f"{{{', '.join(f'{key!r}: {_argument(value)}' for key, value in argument.items())}}}"
     if isinstance(argument, slice):
         return f"slice({_argument(argument.start)}, {_argument(argument.stop)}, {_argument(argument.step)})"
+    if isinstance(argument, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+        return target_name(argument)
     return str(argument) if isinstance(argument, (torch.dtype, torch.device, torch.layout)) else repr(argument)
 
 

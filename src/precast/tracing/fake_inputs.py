@@ -4,7 +4,8 @@ A size that is dynamic is traced with an example that is neither 0 nor 1, whatev
 have no data, so nothing forces us to repeat a size at which programs take special paths.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from precast._torch_compat import named_source
 from precast.ir.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
-from precast.tracing.fake_mode import TracingFakeMode
+from precast.tracing.fake_mode import make_fake_mode
 from precast.tracing.provenance import innermost_users_line
 
 
@@ -39,7 +40,7 @@ class FakeInputs:
 
     def __init__(self) -> None:
         self._shape_env = _LocatingShapeEnv(duck_shape=False)
-        self.mode = TracingFakeMode(shape_env=self._shape_env, allow_non_fake_inputs=True)
+        self.mode = make_fake_mode(self._shape_env)
         self._symbols: dict[str, SizeSymbol] = {}
         self._hints: dict[str, int] = {}
 
@@ -78,6 +79,12 @@ class FakeInputs:
         hint = dimension.scale * self._hints[dimension.root] + dimension.offset
         made: int | torch.SymInt = self._shape_env.create_symintnode(expression, hint=hint)
         return made
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """For a run that leaves no graph behind: symbols for unknown values that it makes are nobody's."""
+        with self._shape_env.ignore_fresh_unbacked_symbols():
+            yield
 
     def sizes(self) -> SymbolicSizes:
         """The symbols, and the guards that tracing has added up to now."""

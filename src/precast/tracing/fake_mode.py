@@ -4,8 +4,9 @@ Before: ``pad`` and ``conv2d`` on ``f32[s0, 3, 8, 8]`` assume ``s0 == 2`` and ``
 After:  they assume nothing; the sizes of their results follow from ``s0`` all the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -21,18 +22,27 @@ _BY_DECOMPOSITION = {_aten.constant_pad_nd.default, _aten.rot90.default, _aten.a
 _CONVOLUTIONS = {_aten.convolution.default, _aten.convolution_backward.default}
 
 
-class TracingFakeMode(FakeTensorMode):
-    """A fake mode whose sizes stay symbolic where the op itself does not care about them."""
+def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
+    """A fake mode whose sizes stay symbolic where the op itself does not care about them.
 
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _BY_DECOMPOSITION and _has_symbolic_sizes(args):
-            with self:
-                return decomposition_table[func](*args, **(kwargs or {}))
-        if func in _CONVOLUTIONS and _has_symbolic_sizes(args):
-            assert self.shape_env is not None, "symbolic sizes come from a shape environment"
-            with _backend_chosen_without_guards(self.shape_env):
-                return super().dispatch(func, types, args, kwargs)
-        return super().dispatch(func, types, args, kwargs)
+    It is torch's own class, as control-flow operators find their rule by the exact class of a mode.
+    """
+    mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
+    mode.dispatch = partial(_dispatch, mode, mode.dispatch)  # type: ignore[method-assign]
+    return mode
+
+
+def _dispatch(
+    mode: FakeTensorMode, original: Callable[..., Any], func: Any, types: Any, args: Any = (), kwargs: Any = None
+) -> Any:
+    if func in _BY_DECOMPOSITION and _has_symbolic_sizes(args):
+        with mode:
+            return decomposition_table[func](*args, **(kwargs or {}))
+    if func in _CONVOLUTIONS and _has_symbolic_sizes(args):
+        assert mode.shape_env is not None, "symbolic sizes come from a shape environment"
+        with _backend_chosen_without_guards(mode.shape_env):
+            return original(func, types, args, kwargs)
+    return original(func, types, args, kwargs)
 
 
 def _has_symbolic_sizes(args: Any) -> bool:

@@ -49,6 +49,7 @@ def trace(
             _error_on_data_dependent_ops=True,
         )(*inputs)
     _note_plain_inputs(module.graph, inputs)
+    _note_missing_results(module.graph)
     output = module.graph.output_node()
     output.args = (tuple(output.args[0]),)  # type: ignore[arg-type]
     link_backward_nodes(module.graph)
@@ -62,6 +63,13 @@ def _note_plain_inputs(graph: fx.Graph, inputs: Sequence[Any]) -> None:
     for node, value in zip(placeholders, inputs, strict=True):
         if not isinstance(value, torch.Tensor):
             set_value(node, value)
+
+
+def _note_missing_results(graph: fx.Graph) -> None:
+    """Ops that are called for what they do, as assertions are, give None."""
+    for node in graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
+            set_value(node, None)
 
 
 def rename_placeholders(module: fx.GraphModule, names: Sequence[str]) -> fx.GraphModule:
