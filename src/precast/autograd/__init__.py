@@ -1,6 +1,29 @@
 """AOT autograd: functions that behave as in eager, over functional graphs that compilers can work with."""
 
 from precast.autograd.boxing import make_boxed_compiler, make_boxed_func
-from precast.autograd.entry import aot_function
+from precast.autograd.compiled_module import CompiledModule
+from precast.autograd.entry import (
+    aot_function,
+    aot_module,
+    aot_module_simplified,
+    compiled_function,
+    compiled_module,
+)
+from precast.autograd.graph_names import get_aot_graph_name, get_graph_being_compiled, set_model_name
+from precast.partition import default_partition, min_cut_rematerialization_partition
 
-__all__ = ["aot_function", "make_boxed_compiler", "make_boxed_func"]
+__all__ = [
+    "CompiledModule",
+    "aot_function",
+    "aot_module",
+    "aot_module_simplified",
+    "compiled_function",
+    "compiled_module",
+    "default_partition",
+    "get_aot_graph_name",
+    "get_graph_being_compiled",
+    "make_boxed_compiler",
+    "make_boxed_func",
+    "min_cut_rematerialization_partition",
+    "set_model_name",
+]

@@ -7,6 +7,7 @@ satisfy the variant's guards). What does not fit is compiled anew.
 
 import logging
 import threading
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -33,22 +34,47 @@ _PLAIN = {torch.Tensor}
 
 
 class AotCallable:
-    """``function``, compiled; calls like it, and gives its results, effects and gradients."""
+    """``function``, compiled; calls like it, and gives its results, effects and gradients.
+
+    ``dynamic`` says whether sizes are symbols; ``None`` makes them so from the second size on. The first
+    ``leading_state`` inputs live on between calls.
+    """
 
     def __init__(
-        self, function: Callable[..., Any], compilers: CompilersInUse, *, dynamic: bool = False, order: int = 0
+        self,
+        function: Callable[..., Any],
+        compilers: CompilersInUse,
+        *,
+        dynamic: bool | None = False,
+        order: int = 0,
+        leading_state: int = 0,
+        logs: bool = True,
     ) -> None:
         self._function = function
         self._compilers = compilers
         self._dynamic = dynamic
         self._order = order
-        self._key = dynamic_key if dynamic else static_key
+        self._leading_state = leading_state
+        self._log_level = logging.INFO if logs else logging.DEBUG
         self._variants: OrderedDict[Any, list[CompiledVariant]] = OrderedDict()
+        self._sizes_met: set[Any] = set()
         self._slots: ModuleSlots | None = None
         self._lock = threading.RLock()
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        values, circumstances = self._values(args, kwargs)
+        variant = self._find(values, circumstances) or self._compile(args, kwargs, values, circumstances)
+        return variant.run(values)
+
+    def compile_for(self, *args: Any, **kwargs: Any) -> None:
+        """Compile what a call like this one needs, without running it."""
+        values, circumstances = self._values(args, kwargs)
+        if self._find(values, circumstances) is None:
+            self._compile(args, kwargs, values, circumstances)
+
+    def _values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], tuple[Any, ...]]:
+        """The module state and leaves of a call, and everything else that decides how it is compiled."""
         leaves: Sequence[Any]
         tree: Any
         if not kwargs and set(map(type, args)) <= _PLAIN:
@@ -59,27 +85,46 @@ class AotCallable:
         slots = self._slots
         if slots is None or not slots.is_current():
             slots = self._slots = ModuleSlots(self._function)
-        values = [*slots.read(), *leaves]
-        key = (tree, slots.modes(), ambient_key(), self._key(values))
-        for variant in self._variants.get(key, ()):
-            if variant.fits(values):
-                return variant.run(values)
-        return self._compile(key, args, kwargs, values).run(values)
+        return [*slots.read(), *leaves], (tree, slots.modes(), ambient_key())
 
-    def _compile(self, key: Any, args: Any, kwargs: Any, values: Sequence[Any]) -> CompiledVariant:
-        with self._lock:
-            variants = self._variants.setdefault(key, [])
-            # Another thread may have compiled it meanwhile.
-            for variant in variants:
+    def _find(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> CompiledVariant | None:
+        if self._dynamic is not True:
+            for variant in self._variants.get((*circumstances, static_key(values)), ()):
                 if variant.fits(values):
                     return variant
+        if self._dynamic is not False:
+            for variant in self._variants.get((*circumstances, dynamic_key(values)), ()):
+                if variant.fits(values):
+                    return variant
+        return None
+
+    def _compile(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any], circumstances: tuple[Any, ...]
+    ) -> CompiledVariant:
+        with self._lock:
+            # Another thread may have compiled it meanwhile.
+            if (found := self._find(values, circumstances)) is not None:
+                return found
             assert self._slots is not None, "state is read before anything is compiled"
+            dynamic = self._is_dynamic(values, circumstances)
+            started = time.perf_counter()
             with new_compilation(self._order) as compilation:
-                job = Job(self._compilers, compilation, self._second_order)
-                variant = compile_call(self._function, args, kwargs, self._slots, job, dynamic=self._dynamic)
-            self._variants[key] = [*variants, variant]
+                job = Job(self._compilers, compilation, self._second_order, tuple(range(self._leading_state)))
+                variant = compile_call(self._function, args, kwargs, self._slots, job, dynamic=dynamic)
+            seconds = time.perf_counter() - started
+            _log.log(self._log_level, "compiled %s as %s in %.2f s", self._name, compilation.graph_name("*"), seconds)
+            key = (*circumstances, dynamic_key(values) if dynamic else static_key(values))
+            self._variants[key] = [*self._variants.get(key, ()), variant]
             self._bound()
             return variant
+
+    def _is_dynamic(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> bool:
+        if self._dynamic is not None:
+            return self._dynamic
+        key = (*circumstances, dynamic_key(values))
+        met_before = key in self._sizes_met
+        self._sizes_met.add(key)
+        return met_before
 
     def _second_order(self, function: FlatFunction, facts: BoundaryFacts) -> Gradients:
         """Gradients of a compiled call as a compiled function in turn, made when a caller first differentiates them."""

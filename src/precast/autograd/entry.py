@@ -1,12 +1,17 @@
 """The ways into AOT autograd, spelled and called as PyTorch's users know them."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import is_fake
 
 from precast.autograd.boxing import Compiler
 from precast.autograd.callable import AotCallable
+from precast.autograd.compiled_module import compile_module
 from precast.autograd.compilers_in_use import CompilersInUse, PartitionFunction
+from precast.errors import InputTypeError
 from precast.partition import default_partition
 
 
@@ -20,10 +25,14 @@ def aot_function(
     keep_inference_input_mutations: bool = False,
     inference_compiler: Compiler | None = None,
     *,
-    dynamic: bool = False,
+    dynamic: bool | None = False,
     enable_log: bool = True,
 ) -> Callable[..., Any]:
-    """``fn``, with its forward and backward compiled when first called.
+    """``fn``, with its forward and backward compiled when first called, and again for calls that do not fit.
+
+    Missing compilers mean ``fw_compiler``. With ``dynamic=True`` one compilation serves all sizes that satisfy its
+    guards; with ``None`` a size becomes dynamic when it changes. ``num_params_buffers`` says how many leading arguments
+    are parameters and buffers, and ``enable_log`` whether compilations are logged; neither changes results.
 
     >>> import torch
     >>> from precast.compilers import nop
@@ -40,10 +49,78 @@ def aot_function(
         decompositions=decompositions,
         keep_inference_input_mutations=keep_inference_input_mutations,
     )
-    compiled = AotCallable(fn, compilers, dynamic=dynamic)
+    compiled = AotCallable(fn, compilers, dynamic=dynamic, leading_state=num_params_buffers, logs=enable_log)
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         return compiled(*args, **kwargs)
 
     return call
+
+
+def aot_module(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+    """``mod``, with its forward and backward compiled; the other arguments are those of ``aot_function``.
+
+    >>> import torch
+    >>> from precast.compilers import nop
+    >>> linear = torch.nn.Linear(2, 3)
+    >>> compiled = aot_module(linear, nop)
+    >>> compiled(torch.ones(1, 2)).sum().backward()
+    >>> linear.weight.grad
+    tensor([[1., 1.],
+            [1., 1.],
+            [1., 1.]])
+    """
+    _check_module(mod, "aot_module")
+    return compile_module(mod, functools.partial(_compile_function, args, kwargs))
+
+
+def _compile_function(args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Callable[..., Any]:
+    """``aot_function`` with the function last, so that a compiled module can be copied and pickled."""
+    return aot_function(function, *args, **kwargs)
+
+
+def aot_module_simplified(
+    mod: torch.nn.Module,
+    args: Sequence[Any],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    partition_fn: PartitionFunction = default_partition,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    keep_inference_input_mutations: bool = False,
+    inference_compiler: Compiler | None = None,
+) -> Callable[..., Any]:
+    """A flat callable over ``mod``'s inputs, compiled now for inputs like ``args``; parameters are read at each call.
+
+    Where ``args`` are fake tensors, as other tracers pass them, it is compiled at the first real call.
+    """
+    _check_module(mod, "aot_module_simplified")
+    compilers = CompilersInUse.of(
+        fw_compiler,
+        bw_compiler,
+        inference_compiler,
+        partition=partition_fn,
+        decompositions=decompositions,
+        keep_inference_input_mutations=keep_inference_input_mutations,
+    )
+    compiled = AotCallable(mod, compilers)
+    if not any(is_fake(arg) or isinstance(arg, torch.SymInt) for arg in args):
+        compiled.compile_for(*args)
+
+    def forward(*inputs: Any) -> Any:
+        return compiled(*inputs)
+
+    return forward
+
+
+def _check_module(mod: Any, name: str) -> None:
+    if not isinstance(mod, torch.nn.Module):
+        raise InputTypeError(
+            f"{name} got a {type(mod).__name__}.",
+            why="it compiles modules",
+            fix="Pass an nn.Module, or use aot_function for a plain function.",
+        )
+
+
+compiled_function = aot_function
+compiled_module = aot_module

@@ -124,7 +124,8 @@ def compile_call(
         with prepared.fakes.unrecorded():
             facts = analyze(flat, fakes, prepared.fakes.mode)
         overlap = Overlap.of(tensors, facts.updated)
-        job = replace(job, static_inputs=tuple(range(len(slots))), module_names=prepared.module_names)
+        static_inputs = tuple(range(len(slots) or len(job.static_inputs)))
+        job = replace(job, static_inputs=static_inputs, module_names=prepared.module_names)
         call = _compile_overlapping(flat, tensors, fakes, facts, overlap, prepared.fakes, job)
     captured = prepared.state[len(slots) :]
     return CompiledVariant(

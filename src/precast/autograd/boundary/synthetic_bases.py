@@ -15,7 +15,6 @@ from precast.autograd.boundary import FlatCall
 from precast.errors import InputValueError
 from precast.tracing.trace import FlatFunction
 
-
 _MAX_WORK: Any = 10_000
 
 
