@@ -33,7 +33,9 @@ _OURS = frozenset({
 def identifier(name: str) -> str:
     """A C++ name that is as close to `name` as the language allows."""
     cleaned = re.sub(r"\W", "_", name)
-    return f"{cleaned}_" if cleaned in _KEYWORDS | _OURS or not cleaned or cleaned[0].isdigit() else cleaned
+    if cleaned in _KEYWORDS | _OURS:
+        return f"{cleaned}_"
+    return f"_{cleaned}" if not cleaned or cleaned[0].isdigit() else cleaned
 
 
 class Namer:

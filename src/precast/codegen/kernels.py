@@ -1,7 +1,9 @@
 """One kernel as a C++ function.
 
 Loops are printed as they stand: the outermost in parallel where the work pays for it, the innermost as vectors. A sum
-over everything is cut into a fixed number of parts, so that it does not depend on how many threads there are.
+over everything is cut into a fixed number of parts, so that it does not depend on how many threads there are. Where
+memory runs along the outer loop and not along the inner one (the sum of a matrix's columns), the outer loop is the
+vector: a block of `LANES` columns is carried through the inner loop together.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from precast.codegen.cpp_scalars import Expressions
 from precast.codegen.cpp_types import CPP_TYPES, Namer, identifier, index_text, literal
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, Symbol, Variable, atoms, constant, product
+from precast.ir.loops.index import Index, Symbol, Variable, atoms, coefficient_of, constant, product
 from precast.ir.loops.program import (
     Kernel,
     Loop,
@@ -31,6 +33,9 @@ PARALLEL_WORK = 32768
 """Loops of less work than this, in operations, run in one thread: starting the others costs more."""
 PARTS = 64
 """How many pieces a sum over everything is cut into."""
+
+LANES = 64
+"""How many iterations of an outer loop are carried through an inner loop together."""
 
 _REDUCTIONS = {"sum": "+", "prod": "*", "max": "precast::nan_max", "min": "precast::nan_min", "any": "||", "all": "&&"}
 _HEAVY_OPERATION = 16
@@ -116,6 +121,8 @@ class _KernelWriter:
         return lines
 
     def loop(self, loop: Loop, *, is_outermost: bool) -> list[str]:
+        if _runs_along_outer(loop):
+            return self.lane_loop(loop, is_outermost=is_outermost)
         lines = self.declare(loop.accumulators)
         is_innermost = not any(isinstance(statement, Loop) for statement in loop.body)
         pragmas = _pragmas(loop, is_outermost=is_outermost, is_innermost=is_innermost)
@@ -128,6 +135,42 @@ class _KernelWriter:
             pragma += reduction if position == len(headers) - 1 and pragma else ""
             inner = [*([pragma] if pragma else []), headers[position], *_indented(inner), "}"]
         return lines + inner
+
+    def lane_loop(self, loop: Loop, *, is_outermost: bool) -> list[str]:
+        """The last variable in blocks, each block carried through the body as one vector."""
+        *outer, variable = loop.variables
+        lanes = _Lanes(variable, *(self.namer.fresh(f"{variable.name}_{part}") for part in ("block", "lane", "lanes")))
+        extent = index_text(variable.extent)
+        count = f"const int64_t {lanes.count} = std::min<int64_t>({LANES}, {extent} - {lanes.block});"
+        headers = [_header(each) for each in outer]
+        headers.append(f"for (int64_t {lanes.block} = 0; {lanes.block} < {extent}; {lanes.block} += {LANES}) {{")
+        inner = [count, *self.lane_body(loop.body, lanes)]
+        for header in reversed(headers):
+            inner = [header, *_indented(inner), "}"]
+        if not is_outermost or not _may_be_large(loop):
+            return inner
+        collapse = f" collapse({len(headers)})" if len(headers) > 1 else ""
+        # The count depends on the block, so it is not part of the loops that are joined.
+        return [f"#pragma omp parallel for{collapse}{_condition(loop)}", *inner]
+
+    def lane_body(self, body: tuple[Statement, ...], lanes: _Lanes) -> list[str]:
+        lines: list[str] = []
+        for group in _grouped(body):
+            first = group[0]
+            if not isinstance(first, Loop):
+                position = f"const int64_t {lanes.variable.name} = {lanes.block} + {lanes.lane};"
+                lines += lanes.loop([position, *self.straight(group)])
+                continue
+            for each in first.accumulators:
+                name = self.namer.fresh(each.name)
+                self.accumulators[each] = f"{name}[{lanes.lane}]"
+                lines.append(f"{CPP_TYPES[each.dtype]} {name}[{LANES}];")
+                lines += lanes.loop([f"{self.accumulators[each]} = {_neutral(each)};"])
+            inner = self.lane_body(first.body, lanes)
+            for variable in reversed(first.variables):
+                inner = [_header(variable), *_indented(inner), "}"]
+            lines += inner
+        return lines
 
     def declare(self, accumulators: tuple[Accumulator, ...]) -> list[str]:
         lines = []
@@ -172,6 +215,32 @@ class _KernelWriter:
             pragma = [f"#pragma omp simd{clause}"] if is_innermost and position == len(loop.variables) - 1 else []
             inner = [*pragma, header, *_indented(inner), "}"]
         return inner
+
+
+@dataclass(frozen=True)
+class _Lanes:
+    """A loop variable that runs as a vector across inner loops, and the names of its block, lane and lane count."""
+
+    variable: Variable
+    block: str
+    lane: str
+    count: str
+
+    def loop(self, body: list[str]) -> list[str]:
+        header = f"for (int64_t {self.lane} = 0; {self.lane} < {self.count}; ++{self.lane}) {{"
+        return ["#pragma omp simd", header, *_indented(body), "}"]
+
+
+def _runs_along_outer(loop: Loop) -> bool:
+    """Whether most of what the inner loops read lies side by side along this loop's last variable, not along theirs."""
+    score = 0
+    for inner in statements_of(loop.body):
+        if isinstance(inner, Loop) and not _has_inner_loop(inner):
+            for load in loads_of(inner.body):
+                offset = load.buffer.offset(load.indices)
+                score += coefficient_of(offset, loop.variables[-1]) == constant(1)
+                score -= coefficient_of(offset, inner.variables[-1]) == constant(1)
+    return score > 0
 
 
 def _header(variable: Variable) -> str:

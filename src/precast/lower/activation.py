@@ -98,13 +98,16 @@ def _gelu_gate(x: Scalar, approximate: str) -> Scalar:
     """What gelu multiplies its argument by: the normal distribution, or its approximation by tanh."""
     if approximate == "none":
         return 0.5 * (1.0 + apply("erf", x * math.sqrt(0.5)))
-    return 0.5 * (1.0 + apply("tanh", math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
+    return 0.5 * (1.0 + _gelu_tanh(x))
 
 
 def _gelu_slope(x: Scalar, approximate: str) -> Scalar:
     gate = _gelu_gate(x, approximate)
     if approximate == "none":
         return gate + x * (apply("exp", x * x * -0.5) * (1 / math.sqrt(2 * math.pi)))
-    # With gate = (1 + tanh u) / 2, the slope of the gate is 2·gate·(1 − gate)·u'.
-    inner_slope = math.sqrt(2 / math.pi) * (1.0 + 3 * 0.044715 * (x * x))
-    return gate + x * (2.0 * gate * (1.0 - gate) * inner_slope)
+    tanh, inner_slope = _gelu_tanh(x), math.sqrt(2 / math.pi) * (1.0 + 3 * 0.044715 * (x * x))
+    return gate + 0.5 * x * ((1.0 - tanh * tanh) * inner_slope)
+
+
+def _gelu_tanh(x: Scalar) -> Scalar:
+    return apply("tanh", math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x)))

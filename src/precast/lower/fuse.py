@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.program import Kernel, Loop, LoopProgram, Statement, Step, Store, read_by, written_by
+from precast.ir.loops.index import coefficient_of, constant
+from precast.ir.loops.program import Kernel, Loop, LoopProgram, Statement, Step, Store, read_by, with_steps, written_by
 from precast.ir.loops.rewriting import number_variables
 from precast.ir.loops.scalars import Load, Named, Scalar, rewrite
 from precast.lower.inline import inline_producers
@@ -14,7 +16,15 @@ from precast.lower.merge import merge_kernels
 
 def fuse(program: LoopProgram) -> LoopProgram:
     """Run all fusing passes; what the program computes stays the same."""
-    for fusing_pass in (inline_producers, remove_dead, merge_kernels, forward_stores, remove_dead, tidy_names):
+    for fusing_pass in (
+        inline_producers,
+        remove_dead,
+        merge_kernels,
+        forward_stores,
+        remove_dead,
+        order_loops,
+        tidy_names,
+    ):
         program = fusing_pass(program)
     return program
 
@@ -32,22 +42,43 @@ def remove_dead(program: LoopProgram) -> LoopProgram:
             continue
         live |= set(read_by(step))
         steps.append(step)
-    same = len(steps) == len(program.steps) and all(a is b for a, b in zip(reversed(steps), program.steps, strict=True))
-    return program if same else replace(program, steps=tuple(reversed(steps)))
+    return with_steps(program, list(reversed(steps)))
 
 
 def forward_stores(program: LoopProgram) -> LoopProgram:
     """Within one loop body, use a value that was just stored instead of reading it back."""
-    steps = tuple(
-        replace(step, body=_forwarded(step.body, {}, {})) if isinstance(step, Kernel) else step
-        for step in program.steps
-    )
-    return replace(program, steps=steps)
+    return _each_kernel(program, lambda kernel: _with_body(kernel, _forwarded(kernel.body, {})))
+
+
+def order_loops(program: LoopProgram) -> LoopProgram:
+    """Let the innermost loop of a plain nest run along memory: what has stride 1 in the first store goes last."""
+    return _each_kernel(program, lambda kernel: _with_body(kernel, tuple(map(_ordered, kernel.body))))
 
 
 def tidy_names(program: LoopProgram) -> LoopProgram:
-    steps = tuple(number_variables(step) if isinstance(step, Kernel) else step for step in program.steps)
-    return replace(program, steps=steps)
+    """Number the loop variables of every kernel from the outside in."""
+    return _each_kernel(program, number_variables)
+
+
+def _each_kernel(program: LoopProgram, change: Callable[[Kernel], Kernel]) -> LoopProgram:
+    return with_steps(program, [change(step) if isinstance(step, Kernel) else step for step in program.steps])
+
+
+def _with_body(kernel: Kernel, body: tuple[Statement, ...]) -> Kernel:
+    same = all(before is after for before, after in zip(kernel.body, body, strict=True))
+    return kernel if same else replace(kernel, body=body)
+
+
+def _ordered(statement: Statement) -> Statement:
+    if not isinstance(statement, Loop) or any(isinstance(each, Loop) for each in statement.body):
+        return statement
+    store = next((each for each in statement.body if isinstance(each, Store)), None)
+    if store is None:
+        return statement
+    offset = store.buffer.offset(store.indices)
+    along = [each for each in statement.variables if coefficient_of(offset, each) == constant(1)]
+    variables = (*(each for each in statement.variables if each not in along), *along)
+    return statement if variables == statement.variables else replace(statement, variables=variables)
 
 
 def _read_inside(kernel: Kernel) -> set[Buffer]:
@@ -77,9 +108,7 @@ def _has_effect(statement: Statement, kept: list[Statement]) -> bool:
     return True
 
 
-def _forwarded(
-    body: tuple[Statement, ...], known: dict[tuple[Buffer, object], Scalar], memo: dict[int, Scalar]
-) -> tuple[Statement, ...]:
+def _forwarded(body: tuple[Statement, ...], known: dict[tuple[Buffer, object], Scalar]) -> tuple[Statement, ...]:
     known = dict(known)
 
     def change(value: Scalar) -> Scalar:
@@ -90,9 +119,13 @@ def _forwarded(
     statements: list[Statement] = []
     for statement in body:
         if isinstance(statement, Loop):
-            statements.append(replace(statement, body=_forwarded(statement.body, known, {})))
+            inner = _forwarded(statement.body, known)
+            same = all(before is after for before, after in zip(statement.body, inner, strict=True))
+            statements.append(statement if same else replace(statement, body=inner))
             continue
-        statement = replace(statement, value=rewrite(statement.value, change, dict(memo)))
+        value = rewrite(statement.value, change, {})
+        if value is not statement.value:
+            statement = replace(statement, value=value)
         if isinstance(statement, Store):
             known[statement.buffer, statement.indices] = Named(statement.buffer.name, statement.value)
         statements.append(statement)

@@ -31,6 +31,7 @@ from precast.ir.loops.program import (
     Store,
     loads_of,
     read_by,
+    with_steps,
 )
 from precast.ir.loops.rewriting import substitute_scalar
 from precast.ir.loops.scalars import Apply, Constant, IndexValue, Load, Named, Scalar, rewrite, walk
@@ -83,11 +84,10 @@ def inline_producers(program: LoopProgram) -> LoopProgram:
             if definition is not None:
                 definitions[definition.buffer] = definition
         elif isinstance(step, LibraryCall):
-            step = replace(step, inputs=tuple(_inline_into_view(view, definitions) for view in step.inputs))
+            views = tuple(_inline_into_view(view, definitions) for view in step.inputs)
+            step = step if views == step.inputs else replace(step, inputs=views)
         steps.append(step)
-    if all(before is after for before, after in zip(program.steps, steps, strict=True)):
-        return program
-    return replace(program, steps=tuple(steps))
+    return with_steps(program, steps)
 
 
 def definition_of(kernel: Kernel) -> Definition | None:

@@ -41,7 +41,8 @@ def merge_kernels(program: LoopProgram) -> LoopProgram:
     for step in program.steps:
         if not (isinstance(step, Kernel) and _merge_into_earlier(step, steps)):
             steps.append(step)
-    return program if len(steps) == len(program.steps) else replace(program, steps=tuple(steps))
+    # A merged kernel may now merge with another.
+    return program if len(steps) == len(program.steps) else merge_kernels(replace(program, steps=tuple(steps)))
 
 
 def _merge_into_earlier(kernel: Kernel, steps: list[Step]) -> bool:
@@ -97,7 +98,7 @@ def _merged(first: Kernel, second: Kernel) -> Kernel | None:
     if len(body) == len(first.body) + len(second.body):
         return None
     name = first.name if first.name == second.name else f"{first.name}_{second.name}"
-    return number_variables(Kernel(name, body, (*first.origins, *second.origins)))
+    return number_variables(Kernel(name, body, tuple(dict.fromkeys((*first.origins, *second.origins)))))
 
 
 def _share_data(first: Kernel, second: Kernel) -> bool:

@@ -53,8 +53,7 @@ inline T abs(T x) {
 }
 template <class T>
 inline T sign(T x) {
-    if constexpr (is_float<T>) return x != x ? x : static_cast<T>((x > T(0)) - (x < T(0)));
-    else return static_cast<T>((x > T(0)) - (x < T(0)));
+    return static_cast<T>((x > T(0)) - (x < T(0)));
 }
 template <class T>
 inline T square(T x) {

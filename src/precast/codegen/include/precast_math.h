@@ -10,6 +10,7 @@
 // Functions without a version of ours yet call the C library: right, but one element at a time.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>

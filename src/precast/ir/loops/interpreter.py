@@ -6,6 +6,7 @@ reduction over the axes of its loop.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -156,7 +157,8 @@ class _Run:
         values = self.spread(values, active)
         axes = [list(self.grid).index(variable) for variable in over]
         kept = [axis for axis in range(values.ndim) if axis not in axes]
-        rows = values.permute([*kept, *axes]).reshape([*(values.shape[axis] for axis in kept), -1])
+        count = math.prod(values.shape[axis] for axis in axes)
+        rows = values.permute([*kept, *axes]).reshape([*(values.shape[axis] for axis in kept), count])
         reduced = _REDUCERS[accumulator.kind](rows)
         return reduced.reshape([1 if axis in axes else values.shape[axis] for axis in range(values.ndim)])
 

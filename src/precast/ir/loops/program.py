@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index, Variable
@@ -129,6 +129,12 @@ class Plan:
 
     offsets: dict[Buffer, Index]
     arena_size: Index
+
+
+def with_steps(program: LoopProgram, steps: Sequence[Step]) -> LoopProgram:
+    """The program with other steps; the same object if they are the same."""
+    same = len(steps) == len(program.steps) and all(a is b for a, b in zip(steps, program.steps, strict=True))
+    return program if same else replace(program, steps=tuple(steps))
 
 
 def statements_of(body: tuple[Statement, ...]) -> Iterator[Statement]:

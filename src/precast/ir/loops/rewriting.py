@@ -44,6 +44,8 @@ def rename_variables(body: tuple[Statement, ...], names: Mapping[Variable, Varia
 def number_variables(kernel: Kernel, prefix: str = "i") -> Kernel:
     """Call the loop variables i0, i1, … in the order in which the loops stand."""
     old = dict.fromkeys(variables_of(kernel.body))
+    if [each.name for each in old] == [f"{prefix}{number}" for number in range(len(old))]:
+        return kernel
     # By way of names that nobody has, so that exchanging two names cannot join them.
     passing = {each: Variable(f"{each.name}~", each.extent) for each in old}
     final = {Variable(f"{each.name}~", each.extent): Variable(f"{prefix}{number}", each.extent)

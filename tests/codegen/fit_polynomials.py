@@ -1,0 +1,40 @@
+"""Prints the coefficients of erf in precast_math.h: least squares at Chebyshev points, in 60 digits.
+
+Run: ``python tests/codegen/fit_polynomials.py``.
+"""
+
+import mpmath as mp
+
+mp.mp.dps = 60
+
+
+def fit(function, low, high, degree, weight=lambda _: mp.mpf(1)):
+    """Coefficients, highest power first, of the polynomial with the least weighted squared error."""
+    count = 3 * degree + 12
+    middle, half = (low + high) / 2, (high - low) / 2
+    points = [middle + half * mp.cos(mp.pi * (mp.mpf(n) + 0.5) / count) for n in range(count)]
+    rows, values = mp.matrix(count, degree + 1), mp.matrix(count, 1)
+    for row, point in enumerate(points):
+        values[row] = weight(point) * function(point)
+        for power in range(degree + 1):
+            rows[row, power] = weight(point) * point**power
+    solved = mp.lu_solve(rows, values)
+    return [solved[power] for power in reversed(range(degree + 1))]
+
+
+def erf_over_x(square):
+    """``erf(x) / x`` as a function of x²."""
+    return mp.erf(mp.sqrt(square)) / mp.sqrt(square) if square else 2 / mp.sqrt(mp.pi)
+
+
+def minus_log_erfc(x):
+    return -mp.log(mp.erfc(x))
+
+
+if __name__ == "__main__":
+    zero, one = mp.mpf(0), mp.mpf(1)
+    print("float, near:", [mp.nstr(c, 9) for c in fit(erf_over_x, zero, one, 6)])
+    print("float, far:", [mp.nstr(c, 9) for c in fit(minus_log_erfc, one, mp.mpf(4), 7, mp.erfc)])
+    print("double, near:", [mp.nstr(c, 19) for c in fit(erf_over_x, zero, one, 12)])
+    print("double, far:", [mp.nstr(c, 19) for c in fit(minus_log_erfc, one, mp.mpf(6), 18, mp.erfc)])
+    print("The last coefficient of each `near` is written less 1: the header computes x + x·p(x²).")

@@ -1,0 +1,92 @@
+"""The C++ that comes out: readable, and each kernel once."""
+
+import pytest
+import torch
+
+from precast.codegen.cpp_types import identifier, literal
+from precast.codegen.generate import generate
+from tests.lower.pipeline import bullet_inputs, lowered, make_entry, tracer_bullet
+
+
+def unit(sources, name):
+    (text,) = [each.text for each in sources.units if each.name == name]
+    return text
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_tracer_bullet_in_cpp(assert_golden, dynamic):
+    sources = generate([make_entry(lowered(tracer_bullet, *bullet_inputs(), dynamic=dynamic))])
+    suffix = "_dynamic" if dynamic else ""
+    assert_golden(f"bullet_kernels{suffix}", unit(sources, "kernels_0.cpp"))
+    assert_golden(f"bullet_host{suffix}", unit(sources, "host.cpp"))
+
+
+def test_columns_are_added_up_side_by_side(assert_golden):
+    sources = generate([make_entry(lowered(lambda x: x.sum(0), torch.zeros(500, 70)))])
+    assert_golden("column_sum", unit(sources, "kernels_0.cpp"))
+
+
+def test_softmax_is_one_pass_over_each_row(assert_golden):
+    sources = generate([make_entry(lowered(lambda x: x.softmax(-1), torch.zeros(500, 70)))])
+    assert_golden("softmax", unit(sources, "kernels_0.cpp"))
+
+
+def layers(count):
+    def run(x, w):
+        for _ in range(count):
+            x = torch.nn.functional.gelu(x @ w)
+        return x
+
+    return run
+
+
+def test_twelve_equal_layers_give_one_kernel():
+    inputs = [torch.zeros(4, 4), torch.zeros(4, 4)]
+    sources = generate([make_entry(lowered(layers(12), *inputs))])
+    assert unit(sources, "kernels_0.cpp").count("void ") == 1
+    assert unit(sources, "host.cpp").count("    kernels::gelu(") == 12
+
+
+def test_entries_share_kernels_but_layouts_do_not():
+    same = [lowered(lambda x: x.exp(), torch.zeros(4, 5), name=name) for name in ("one", "two")]
+    other = lowered(lambda x: x.exp(), torch.zeros(5, 4), name="three")
+    sources = generate([make_entry(program) for program in (*same, other)])
+    assert unit(sources, "kernels_0.cpp").count("void ") == 2
+
+
+def test_dynamic_kernels_are_shared_whatever_their_sizes_are_called():
+    programs = [lowered(lambda x: x.exp(), torch.zeros(4, size), name=f"f{size}", dynamic=True) for size in (5, 6)]
+    sources = generate([make_entry(program) for program in programs])
+    assert unit(sources, "kernels_0.cpp").count("void ") == 1
+
+
+def test_two_entries_of_one_name_are_refused():
+    entry = make_entry(lowered(lambda x: x.exp(), torch.zeros(4)))
+    with pytest.raises(AssertionError, match="two entries have one name"):
+        generate([entry, entry])
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "text"),
+    [
+        (0.1, "f32", "0.1f"),
+        (1, "f32", "1.0f"),
+        (2**0.5 / 2, "f32", "0.70710677f"),
+        (1e300, "f32", "precast::infinity<float>"),
+        (float("-inf"), "f64", "-precast::infinity<double>"),
+        (float("nan"), "f64", "precast::not_a_number<double>"),
+        (1e-45, "f32", "1e-45f"),
+        (3, "i64", "int64_t(3)"),
+        (-(2**63), "i64", "int64_t((-9223372036854775807 - 1))"),
+        (True, "bool", "true"),
+    ],
+)
+def test_literals_have_exactly_their_value(value, dtype, text):
+    assert literal(value, dtype) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("add.1", "add_1"), ("class", "class_"), ("1st", "_1st"), ("frame", "frame_")]
+)
+def test_identifiers_stay_close_to_their_names(name, text):
+    assert identifier(name) == text

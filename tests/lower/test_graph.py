@@ -1,0 +1,59 @@
+"""ATen graphs become loop programs that compute the same."""
+
+import pytest
+import torch
+
+from precast.errors import LoweringError
+from precast.ir.loops.interpreter import interpret
+from precast.ir.loops.printer import print_program
+from precast.ir.loops.program import FallbackStep
+from precast.lower import lower_graph
+from precast.lower.registry import lowering
+from tests.lower.pipeline import bullet_inputs, lowered, trace, tracer_bullet
+
+aten = torch.ops.aten
+
+
+def test_the_tracer_bullet_lowers_node_by_node(assert_golden):
+    assert_golden("bullet_lowered", print_program(lowered(tracer_bullet, *bullet_inputs())))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_lowered_bullet_computes_what_eager_computes(dynamic):
+    inputs = bullet_inputs(torch.float64)
+    program = lowered(tracer_bullet, *inputs, dynamic=dynamic)
+    for mine, eager in zip(interpret(program, inputs), tracer_bullet(*inputs), strict=True):
+        torch.testing.assert_close(mine, eager)
+
+
+def test_a_second_rule_for_one_operator_is_refused():
+    with pytest.raises(AssertionError, match=r"aten\.add\.Tensor has a lowering rule already"):
+        lowering(aten.add.Tensor)(lambda builder: None)
+
+
+def test_an_operator_without_a_rule_becomes_a_fallback_step():
+    program = lowered(lambda x: torch.sort(x)[0], torch.randn(3))
+    (step,) = program.steps
+    assert isinstance(step, FallbackStep)
+    assert step.operator == "aten.sort.default"
+
+
+def test_a_program_that_must_run_without_torch_names_all_its_fallbacks():
+    graph = trace(lambda x: torch.sort(torch.linalg.qr(x)[0])[0], [torch.randn(3, 3)])
+    with pytest.raises(LoweringError, match=r"linalg_qr.*aten\.sort\.default"):
+        lower_graph(graph, fallbacks=False)
+
+
+def test_a_type_that_is_not_compiled_is_named():
+    with pytest.raises(LoweringError, match="complex64"):
+        lowered(lambda x: x + 1, torch.zeros(2, dtype=torch.complex64))
+
+
+def test_returning_an_input_or_one_value_twice_gives_memory_of_its_own():
+    program = lowered(lambda x: (x, (y := x * 2), y), torch.ones(2))
+    assert len({buffer.name for buffer in program.outputs} | {"arg0_1"}) == 4
+
+
+def test_results_that_are_no_tensors_pass_through():
+    program = lowered(lambda x: (None, x.shape[0], x * 2), torch.ones(3, 2), dynamic=True)
+    assert [type(each).__name__ for each in program.results] == ["NoneType", "Index", "Buffer"]
