@@ -23,7 +23,9 @@ _HOMES = {
     "list_backends": "precast.compilers.registry",
     "load_graph": "precast.compilers.saved_graph",
     "load_inputs": "precast.compilers.saved_graph",
+    "memory_efficient_fusion": "precast.compilers.fusion",
     "minifier": "precast.compilers.minify",
+    "nnc_jit": "precast.compilers.fusion",
     "nop": "precast.compilers.unchanged",
     "print_compile": "precast.compilers.unchanged",
     "register_backend": "precast.compilers.registry",
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     from precast.compilers.debug_folder import debug_compile as debug_compile
     from precast.compilers.drawing import draw_graph as draw_graph
     from precast.compilers.drawing import draw_graph_compile as draw_graph_compile
+    from precast.compilers.fusion import memory_efficient_fusion as memory_efficient_fusion
+    from precast.compilers.fusion import nnc_jit as nnc_jit
     from precast.compilers.graph_dumper import graph_dumper_aot as graph_dumper_aot
     from precast.compilers.input_metadata import get_inputs as get_inputs
     from precast.compilers.minify import minifier as minifier

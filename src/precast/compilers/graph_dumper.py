@@ -12,10 +12,12 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensor
 
+from precast.autograd import aot_module_simplified
 from precast.compilers.input_metadata import read_input_metadata
 from precast.compilers.saved_graph import EXAMPLES_FILE, placeholder_names, save_example_inputs, save_graph
 from precast.compilers.tensor_file import read_tensors
 from precast.errors import InputValueError
+from precast.ops.decompositions import default_decompositions
 from precast.partition import default_partition
 
 # Where a module tells which compilation it belongs to; GraphModule keeps `meta` when it is copied.
@@ -23,8 +25,9 @@ _INDEX = "precast_dump_index"
 
 
 def graph_dumper_aot(current_name: str, folder_name: str | Path, dump_example_input: bool = False) -> "GraphDumper":
-    """Return a dumper whose ``fw_compiler``, ``bw_compiler`` and ``partition_fn`` save the graphs they are given.
+    """Return a dumper: ``dumper(module, example_inputs)`` compiles and saves the graphs that AOT autograd makes.
 
+    Its ``fw_compiler``, ``bw_compiler`` and ``partition_fn`` do the same for ``aot_function`` and its relatives.
     Beside each graph lies its inputs' metadata, and with ``dump_example_input=True`` the inputs of its first run.
     """
     if current_name in ("", ".", "..") or Path(current_name).name != current_name:
@@ -43,6 +46,17 @@ class GraphDumper:
         self.name = name
         self.folder = folder / name
         self.dump_example_inputs = dump_example_inputs
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
+        """Compile a module through AOT autograd, saving its graphs; what ``torch.compile(backend=…)`` calls."""
+        return aot_module_simplified(
+            graph_module,
+            example_inputs,
+            fw_compiler=self.fw_compiler,
+            bw_compiler=self.bw_compiler,
+            partition_fn=self.partition_fn,
+            decompositions=default_decompositions,
+        )
 
     def fw_compiler(self, graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
         """Save a forward graph."""

@@ -34,7 +34,7 @@ def minifier(
     """Return the smallest graph found, and its inputs, for which ``checker(graph_module, inputs)`` still returns True.
 
     The checker gets copies that it may change. ``max_granularity`` bounds how many nodes are left out at once. Ctrl-C
-    ends the search early. The result is printed, and saved in ``save_dir`` (a new temporary folder if None) with a script
+    ends the search early. The result is printed, and saved in ``save_dir`` (if None, a new temporary one) as a script
     ``repro.py``. If the checker crashes or hangs, wrap it:
     ``minifier(graph_module, inputs, in_child_process(checker, crashes=True))``.
     """

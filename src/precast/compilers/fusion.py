@@ -1,0 +1,47 @@
+"""AOT autograd with the choices that make most programs fast: fused kernels, and recomputing what is cheap."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from precast.autograd import aot_function, aot_module
+from precast.compilers.registry import get_backend, list_backends
+from precast.compilers.torchscript import simple_ts_compile
+from precast.ops.decompositions import default_decompositions
+from precast.partition import min_cut_rematerialization_partition
+
+# Device → backends that can compile for it, fastest first.
+_FASTEST_FIRST = {"cpu": ("native", "ts"), "cuda": ("triton", "ts")}
+
+
+def nnc_jit(f: Callable[..., object]) -> Callable[..., object]:
+    """Compile ``f`` and its backward through TorchScript: ``aot_function(f, simple_ts_compile)``."""
+    return aot_function(f, simple_ts_compile)
+
+
+def memory_efficient_fusion(
+    fn: Callable[..., object] | torch.nn.Module, **overrides: Any
+) -> Callable[..., object] | torch.nn.Module:
+    """Compile a function or module with the fastest backend of its device, saving little for the backward.
+
+    ``overrides`` are arguments of ``aot_function``: they replace what is chosen here (``fw_compiler``,
+    ``partition_fn``, ``decompositions``) or add to it.
+    """
+    choices: dict[str, Any] = {
+        "fw_compiler": fastest_compile,
+        "partition_fn": min_cut_rematerialization_partition,
+        "decompositions": default_decompositions,
+        **overrides,
+    }
+    return aot_module(fn, **choices) if isinstance(fn, torch.nn.Module) else aot_function(fn, **choices)
+
+
+def fastest_compile(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
+    """Compile with the fastest backend there is for the device that the inputs are on."""
+    devices = {value.device.type for value in example_inputs if isinstance(value, torch.Tensor)}
+    candidates = _FASTEST_FIRST.get(devices.pop(), ("ts",)) if len(devices) == 1 else ("ts",)
+    known = list_backends()
+    name = next(name for name in candidates if name in known)
+    return get_backend(name).fw_compiler(graph_module, example_inputs)
