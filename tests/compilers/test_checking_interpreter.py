@@ -103,8 +103,9 @@ def test_tensor_promised_but_number_given_is_caught(trace):
 
 def test_input_of_another_size_is_caught_at_the_placeholder(trace):
     graph_module, fakes = trace(torch.exp, torch.ones(2))
-    with pytest.raises(PrecastError, match=r"promised \(2\), got \(3,\)"):
+    with pytest.raises(PrecastError, match=r"promised \(2\), got \(3,\)") as caught:
         debug_nop(graph_module, fakes)(torch.ones(3))
+    assert "traced for another input" in caught.value.why
 
 
 def test_what_an_op_raises_tells_of_the_node(trace):

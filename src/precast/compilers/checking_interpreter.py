@@ -16,6 +16,16 @@ from precast.compilers.symbol_binding import SymbolBinding
 from precast.errors import NodeMismatchError
 from precast.ir.node_meta import has_value, source_line_of, value_of
 
+# Why a value is not as promised, and what to do about it.
+_OP_ADVICE = (
+    "tracing ran the op's fake kernel, which disagrees with the real one",
+    "correct the op's fake kernel (torch.library.register_fake) or its decomposition",
+)
+_GRAPH_INPUT_ADVICE = (
+    "the graph was traced for another input than it is called with",
+    "call it with inputs like its example inputs; for a tangent or a saved value, report a bug of ours",
+)
+
 
 def debug_nop(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
     """Run the graph node by node and check every value against what tracing promised."""
@@ -61,12 +71,13 @@ class CheckingInterpreter(fx.Interpreter):
 
     def _error(self, node: fx.Node, place: str, difference: "Difference") -> NodeMismatchError:
         symbols, line = self.binding.describe(), source_line_of(node)
+        why, fix = _GRAPH_INPUT_ADVICE if node.op == "placeholder" else _OP_ADVICE
         return NodeMismatchError(
             f"{place}node {node.name!r} ({node.format_node()}) has another {difference.property} than traced: "
             f"promised {difference.promised}, got {difference.real}" + (f", where {symbols}" if symbols else ""),
             at=str(line) if line else None,
-            why="the op's fake kernel, which tracing ran, disagrees with the real one; or the inputs do not fit",
-            fix="correct the op's fake kernel (torch.library.register_fake) or decomposition, or call with such inputs",
+            why=why,
+            fix=fix,
         )
 
 
