@@ -12,8 +12,9 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError
 from precast.ir.boundary import InputFacts
+from precast.ir.input_checks import Leaf, check_leaves
 from precast.ir.program import Program
-from precast.ir.signature import ConstantArgument, InputKind, OutputKind
+from precast.ir.signature import InputKind, OutputKind
 
 _MUTATION_KINDS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
@@ -41,29 +42,28 @@ def bind_inputs(
     program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, torch.Tensor]
 ) -> list[Any]:
     """The graph's flat inputs, in order, for one call of the original signature."""
-    leaves, tree = pytree.tree_flatten((args, kwargs))
+    with_paths, tree = pytree.tree_flatten_with_path((args, kwargs))
     if tree != program.signature.in_tree:
         raise InputValueError(
             "The arguments do not have the structure that the program was captured with.",
             why=f"expected {program.signature.in_tree}, got {tree}",
             fix="Call it with the same nesting of tuples, lists, dicts and keywords.",
         )
+    leaves = [Leaf(_path_in_call(path), value) for path, value in with_paths]
+    check_leaves(program, leaves)
     remaining = iter(leaves)
     bound: list[Any] = []
     for spec in program.signature.inputs:
-        if spec.kind is not InputKind.USER_INPUT:
+        if spec.kind is InputKind.USER_INPUT:
+            bound.append(next(remaining).value)
+        else:
             assert spec.target is not None, f"state input {spec.arg.name} has no target"
             bound.append(state[spec.target])
-            continue
-        leaf = next(remaining)
-        if isinstance(spec.arg, ConstantArgument) and leaf != spec.arg.value:
-            raise InputValueError(
-                f"Argument {spec.arg.name} is {leaf!r}, but the program was captured with {spec.arg.value!r}.",
-                why="Python values are constants of a captured program",
-                fix="Pass the same value, or capture again.",
-            )
-        bound.append(leaf)
     return bound
+
+
+def _path_in_call(path: Any) -> str:
+    return f"{'args' if path[0].idx == 0 else 'kwargs'}{pytree.keystr(path[1:])}"
 
 
 def apply_mutations(program: Program, flat_inputs: list[Any], flat_outputs: list[Any]) -> None:

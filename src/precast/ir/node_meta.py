@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 FakeValue = torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool | None
 """What one traced value looks like: a fake tensor, a symbolic number, or a plain constant."""
@@ -104,6 +105,18 @@ def set_forward_node(node: fx.Node, name: str) -> None:
 
 def copy_provenance(source: fx.Node, target: fx.Node) -> None:
     """Make ``target`` tell the same story of origin as ``source``, wherever it does not tell its own."""
-    for key in ("stack_trace", "nn_module_stack", "seq_nr", "autograd_backward", "forward_node", "recompute"):
+    for key in ("stack_trace", "nn_module_stack", "seq_nr", "autograd_backward", "forward_node"):
         if key in source.meta and key not in target.meta:
+            target.meta[key] = source.meta[key]
+
+
+def set_checkpoint_tag(node: fx.Node, region: int, policy: CheckpointPolicy) -> None:
+    """Record which region of ``torch.utils.checkpoint`` ``node`` belongs to, and what that wants done with it."""
+    node.meta["ac_graph_id"], node.meta["recompute"] = region, policy
+
+
+def copy_checkpoint_tag(source: fx.Node, target: fx.Node) -> None:
+    """Let ``target``, which stands for the same computation, belong to the same checkpoint region."""
+    for key in ("ac_graph_id", "recompute"):
+        if key in source.meta:
             target.meta[key] = source.meta[key]

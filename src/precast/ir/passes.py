@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 
+from torch import fx
+
 from precast.ir.program import PassRecord, Program
 from precast.ir.verifier import verify
 
@@ -20,16 +22,21 @@ def run_passes(program: Program, passes: Sequence[Pass], *, check: bool = True) 
 def run_pass(program: Program, a_pass: Pass, *, check: bool = True) -> Program:
     """Apply one pass, verify what came out if it changed anything, and record it."""
     name = pass_name(a_pass)
-    nodes_before = len(program.graph.nodes)
+    before = _fingerprint(program.graph)
     started = time.perf_counter()
     result = a_pass(program)
     seconds = time.perf_counter() - started
     changed = result is not program
-    assert len(program.graph.nodes) == nodes_before, f"pass {name} changed its input"
+    assert _fingerprint(program.graph) == before, f"pass {name} changed its input"
     if changed and check:
         verify(result, after=f"pass {name}")
-    record = PassRecord(name, seconds, changed, nodes_before, len(result.graph.nodes))
+    record = PassRecord(name, seconds, changed, len(before), len(result.graph.nodes))
     return result.replace(history=(*program.history, record))
+
+
+def _fingerprint(graph: fx.Graph) -> list[tuple[object, ...]]:
+    """What a graph computes, in a form that shows any edit of it."""
+    return [(node.op, node.name, node.target, node.args, node.kwargs) for node in graph.nodes]
 
 
 def pass_name(a_pass: Pass) -> str:

@@ -48,8 +48,9 @@ class SymbolicSizes:
     guards: tuple[SizeGuard, ...] = ()
 
     def failing_guards(self, binding: Mapping[sympy.Symbol, int]) -> list[SizeGuard]:
-        """The guards that do not hold for these sizes."""
-        return [guard for guard in self.guards if not holds(guard.condition, binding)]
+        """The guards that do not hold for these sizes; those on sizes that are not bound are left out."""
+        known = [guard for guard in self.guards if guard.condition.free_symbols <= binding.keys()]
+        return [guard for guard in known if not holds(guard.condition, binding)]
 
     def out_of_range(self, binding: Mapping[sympy.Symbol, int]) -> list[tuple[SizeSymbol, int]]:
         """The symbols whose bound size lies outside their range, with that size."""

@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import PythonKeyTracer
 
 from precast.ir.node_meta import (
     SourceLine,
+    copy_checkpoint_tag,
     copy_provenance,
     is_backward,
     sequence_number_of,
@@ -29,6 +30,7 @@ from precast.ir.node_meta import (
     set_forward_node,
     set_module_stack,
 )
+from precast.tracing.checkpoint_regions import tag_checkpointed
 
 _INTERNAL_FOLDERS = tuple(
     os.path.join(os.path.dirname(os.path.abspath(path)), "") for path in (torch.__file__, os.path.dirname(__file__))
@@ -93,12 +95,14 @@ def _annotate(node: fx.Node, modules: list[tuple[str, str]]) -> None:
     source = _retraced_node.get()
     if source is not None:
         copy_provenance(source, node)
+        copy_checkpoint_tag(source, node)
     running: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
     if running is not None:
         set_autograd_origin(node, running._sequence_nr(), backward=True)
         return
     # The autograd kernel makes its graph node, and so counts on, before the op reaches the tracer.
     set_autograd_origin(node, torch._C._autograd._get_sequence_nr() - 1, backward=False)
+    tag_checkpointed(node)
     if source is not None:
         return
     if not node.stack_trace:

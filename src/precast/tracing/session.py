@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from precast.tracing.checkpoint_regions import tagged_checkpoints
+
 # Tracing sets process-wide flags and patches; two at once would see each other's.
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -23,6 +25,7 @@ def tracing_session() -> Iterator[None]:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(_without_saved_tensor_hooks())
         stack.enter_context(_restored_modes())
+        stack.enter_context(tagged_checkpoints())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         yield
 
