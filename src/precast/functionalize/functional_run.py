@@ -69,5 +69,5 @@ class _Tokens(dict[Any, torch.Tensor]):
         return True
 
     def __missing__(self, effect: Any) -> torch.Tensor:
-        self[effect] = token = torch.ops.prims._make_token()
-        return token
+        self[effect] = torch.ops.prims._make_token()
+        return self[effect]
