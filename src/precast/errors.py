@@ -70,6 +70,14 @@ class SymbolicShapeError(CaptureError):
     """
 
 
+class ExportError(PrecastError, RuntimeError):
+    """A program does something that the exported form cannot express.
+
+    Fails: ``aot_export_module(model, (x,), trace_joint=True)``, which output is the loss?
+    Fixed: ``aot_export_module(model, (x,), trace_joint=True, output_loss_index=0)``.
+    """
+
+
 class VerifierError(PrecastError, RuntimeError):
     """A program breaks a rule that every later stage relies on."""
 

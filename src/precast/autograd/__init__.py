@@ -9,11 +9,17 @@ from precast.autograd.entry import (
     compiled_function,
     compiled_module,
 )
+from precast.autograd.export_graphs import aot_export_joint_simple, aot_export_module
 from precast.autograd.graph_names import get_aot_graph_name, get_graph_being_compiled, set_model_name
+from precast.autograd.graph_signature import BackwardSignature, GraphSignature
 from precast.partition import default_partition, min_cut_rematerialization_partition
 
 __all__ = [
+    "BackwardSignature",
     "CompiledModule",
+    "GraphSignature",
+    "aot_export_joint_simple",
+    "aot_export_module",
     "aot_function",
     "aot_module",
     "aot_module_simplified",

@@ -39,7 +39,7 @@ def trace_joint(
         module_names=module_names,
     )
     names = [f"primals_{i + 1}" for i in range(len(primals))] + [f"tangents_{i + 1}" for i in range(len(tangents))]
-    return _tidy(rename_placeholders(module, names))
+    return tidy(rename_placeholders(module, names))
 
 
 def trace_inference(
@@ -61,10 +61,10 @@ def trace_inference(
         decompositions=decompositions,
         module_names=module_names,
     )
-    return _tidy(rename_placeholders(module, [f"arg{i}_1" for i in range(len(inputs))]))
+    return tidy(rename_placeholders(module, [f"arg{i}_1" for i in range(len(inputs))]))
 
 
-def _tidy(module: fx.GraphModule) -> fx.GraphModule:
+def tidy(module: fx.GraphModule) -> fx.GraphModule:
     for node in module.graph.nodes:
         # In a functional graph nothing is written to, so a detached alias is the value itself.
         if node.target is torch.ops.aten.detach.default:

@@ -21,6 +21,7 @@ from precast.autograd.trace_graphs import trace_inference, trace_joint
 from precast.ir.boundary import BoundaryFacts, Relation
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.node_meta import value_of
+from precast.ops.cost import size_hint
 from precast.tracing.fake_inputs import FakeInputs
 from precast.tracing.trace import FlatFunction
 
@@ -96,7 +97,7 @@ def _training_call(
             differentiable=facts.tangents,
             opaque=_opaque_results(facts),
             detached=_repeated_results(results, facts),
-            tangent_strides=tuple(_static_strides(tangent) for tangent in tangents),
+            tangent_orders=tuple(_memory_order(tangent) for tangent in tangents),
             relevant=relevant,
             overwritten=tuple(i for i in relevant if i in facts.updated),
             second_order=job.second_order(function, facts),
@@ -120,9 +121,11 @@ def _repeated_results(results: Sequence[Any], facts: BoundaryFacts) -> tuple[boo
     )
 
 
-def _static_strides(tangent: Any) -> tuple[int, ...] | None:
-    strides = tangent.stride()
-    return tuple(strides) if all(isinstance(stride, int) for stride in strides) else None
+def _memory_order(tangent: Any) -> tuple[int, ...] | None:
+    """The dimensions from outermost to innermost in memory; ``None`` where that is their own order."""
+    if tangent.is_contiguous():
+        return None
+    return tuple(sorted(range(tangent.dim()), key=lambda dim: -size_hint(tangent.stride(dim))))
 
 
 def _primals_in_gradients(module: fx.GraphModule, primal_count: int, result_count: int) -> tuple[int, ...]:

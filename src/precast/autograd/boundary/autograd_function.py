@@ -23,7 +23,7 @@ class TrainingGraphs:
 
     ``differentiable[i]``: result ``i`` has a tangent. ``opaque[i]``: result ``i`` is an alias that the caller gets in
     another way, so autograd must not see it. ``detached[i]``: the graph returns an input, or a value twice.
-    ``tangent_strides``: the memory order that the backward was traced with, for each tangent. ``relevant``: the primals
+    ``tangent_orders``: the memory order that the backward was traced with, for each tangent. ``relevant``: the primals
     that gradients depend on; of these, ``overwritten`` ones are changed by the call itself.
     """
 
@@ -34,7 +34,7 @@ class TrainingGraphs:
     differentiable: tuple[bool, ...]
     opaque: tuple[bool, ...]
     detached: tuple[bool, ...]
-    tangent_strides: tuple[tuple[int, ...] | None, ...]
+    tangent_orders: tuple[tuple[int, ...] | None, ...]
     relevant: tuple[int, ...]
     overwritten: tuple[int, ...]
     second_order: Callable[[Sequence[Any]], Sequence[Any]]
@@ -73,7 +73,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
     special = [i for i in range(count) if graphs.opaque[i] or graphs.detached[i]]
     constant = [i for i in range(count) if not graphs.differentiable[i] and not graphs.opaque[i]]
     with_tangent = [i for i in range(count) if graphs.differentiable[i]]
-    strides, relevant = graphs.tangent_strides, graphs.relevant
+    orders, relevant = graphs.tangent_orders, graphs.relevant
 
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
@@ -99,7 +99,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             if torch.is_grad_enabled():
                 return _differentiable_gradients(ctx, graphs, tangents)
             saved = ctx.saved_tensors
-            tangents = [_in_order(tangent, order) for tangent, order in zip(tangents, strides, strict=True)]
+            tangents = [_in_order(tangent, order) for tangent, order in zip(tangents, orders, strict=True)]
             if not torch._C._autograd._get_current_graph_task_keep_graph():
                 ctx.primals = None
             return tuple(backward_graph([*ctx.sizes, *saved, *tangents]))
@@ -107,12 +107,12 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
     return CompiledFunction
 
 
-def _in_order(tangent: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
-    """The tangent in the memory order that the backward was traced with."""
-    if strides is None or tangent.stride() == strides:
-        return tangent.contiguous() if strides is None else tangent
-    ordered = torch.empty_strided(tangent.shape, strides, dtype=tangent.dtype, device=tangent.device)
-    return ordered.copy_(tangent)
+def _in_order(tangent: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
+    """The tangent in the memory order that the backward was traced with: dimensions from outermost to innermost."""
+    if order is None:
+        return tangent.contiguous()
+    places = [order.index(dim) for dim in range(len(order))]
+    return tangent.permute(order).contiguous().permute(places)
 
 
 def _differentiable_gradients(ctx: Any, graphs: TrainingGraphs, tangents: Sequence[torch.Tensor]) -> Any:
