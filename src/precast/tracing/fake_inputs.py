@@ -145,5 +145,7 @@ def fresh_copies(inputs: Sequence[Any]) -> list[Any]:
 def _fresh_copy(tensor: torch.Tensor) -> torch.Tensor:
     copy = tensor.detach()
     # Leaf or not is copied too: autograd forbids writes into a leaf that requires grad.
+    if tensor.is_leaf:
+        return copy.requires_grad_(tensor.requires_grad)
     torch._mirror_autograd_meta_to(tensor, copy)  # type: ignore[attr-defined]
     return copy

@@ -50,12 +50,16 @@ def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
     thread = threading.get_ident()
     modules: list[tuple[str, str]] = []
 
-    def enter(module: torch.nn.Module, _: Any) -> None:
-        if threading.get_ident() == thread:
-            modules.append((module_names.get(id(module), ""), type(module).__qualname__))
+    call = torch.nn.Module._call_impl
 
-    def leave(module: torch.nn.Module, _: Any, __: Any) -> None:
-        if threading.get_ident() == thread and modules:
+    # Not by hooks: while torch believes that it is compiling, they do not see a module that raises. fx has __call__.
+    def call_noting_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return call(module, *args, **kwargs)
+        modules.append((module_names.get(id(module), ""), type(module).__qualname__))
+        try:
+            return call(module, *args, **kwargs)
+        finally:
             modules.pop()
 
     original = PythonKeyTracer.create_node
@@ -66,16 +70,9 @@ def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
             _annotate(node, modules)
         return node
 
-    handles = [
-        torch.nn.modules.module.register_module_forward_pre_hook(enter),
-        torch.nn.modules.module.register_module_forward_hook(leave, always_call=True),
-    ]
-    try:
-        with patch.object(PythonKeyTracer, "create_node", create_node):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    noting_module = patch.object(torch.nn.Module, "_call_impl", call_noting_module)
+    with noting_module, patch.object(PythonKeyTracer, "create_node", create_node):
+        yield
 
 
 _retraced_node: ContextVar[fx.Node | None] = ContextVar("retraced_node", default=None)

@@ -59,11 +59,14 @@ def _without_saved_tensor_hooks() -> Iterator[None]:
 def _restored_modes() -> Iterator[None]:
     """Undo plain setter calls (``torch.set_grad_enabled(False)``, …) that the user's code left behind."""
     grad_mode, default_dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-    autocast = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
+    autocast = {
+        device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
+    }
     try:
         yield
     finally:
         torch.set_grad_enabled(grad_mode)
         torch.set_default_dtype(default_dtype)
-        for device, enabled in autocast.items():
+        for device, (enabled, dtype) in autocast.items():
             torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
