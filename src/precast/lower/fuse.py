@@ -38,7 +38,8 @@ def remove_dead(program: LoopProgram) -> LoopProgram:
             if not body:
                 continue
             step = step if len(written_by(step)) == len(_stored(body)) else replace(step, body=body)
-        elif not live & set(written_by(step)):
+        elif written_by(step) and not live & set(written_by(step)):
+            # A step that writes nothing is there for its effect.
             continue
         live |= set(read_by(step))
         steps.append(step)

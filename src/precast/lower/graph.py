@@ -27,7 +27,7 @@ from precast.ir.loops.buffers import ITEM_SIZES, Buffer
 from precast.ir.loops.index import Index, Symbol, atoms
 from precast.ir.loops.program import Argument, FallbackStep, LoopProgram, SizeSource, Slot
 from precast.ir.loops.scalars import Load
-from precast.ir.node_meta import source_line_of, value_of
+from precast.ir.node_meta import has_value, source_line_of, value_of
 from precast.ir.tensor_spec import dtype_name
 from precast.lower.builder import Builder, Result
 from precast.lower.registry import rule_for
@@ -87,7 +87,8 @@ def _placeholder(node: fx.Node, builder: Builder, inputs: list[Buffer]) -> Lower
 
 
 def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> Lowered:
-    value = value_of(node)
+    # An operator that gives nothing (a check) carries no value.
+    value = value_of(node) if has_value(node) else None
     if isinstance(value, torch.SymInt):
         return to_index(value)
     if node.target is operator.getitem:
@@ -104,7 +105,7 @@ def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> 
     rule = rule_for(node.target)
     if rule is None:
         outputs = _fall_back(node, builder, meanings)
-        return outputs if isinstance(value, tuple | list) else outputs[0]
+        return outputs[0] if isinstance(value, torch.Tensor) else outputs
     replace = _replacing(meanings)
     return rule(builder, *map(replace, node.args), **{key: replace(each) for key, each in node.kwargs.items()})
 
