@@ -112,3 +112,7 @@ class BuildError(PrecastError, RuntimeError):
 
 class ArtifactError(PrecastError, ValueError):
     """A file is damaged, of another version, or not ours; nothing of it was used."""
+
+
+class CacheError(PrecastError, RuntimeError):
+    """The cache folder must not or cannot be used: it is another user's, open to others, or busy."""

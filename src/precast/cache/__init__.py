@@ -1,0 +1,9 @@
+"""Results that may be used again, on disk: checked when read, bounded in size, private to the user. Needs no torch."""
+
+from precast.cache.folder import CacheWarning
+from precast.cache.info import KindInfo, StoreInfo
+from precast.cache.keys import content_key
+from precast.cache.machine import processor_identity
+from precast.cache.store import Store, open_store
+
+__all__ = ["CacheWarning", "KindInfo", "Store", "StoreInfo", "content_key", "open_store", "processor_identity"]

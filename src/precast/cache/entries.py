@@ -1,0 +1,142 @@
+"""Entries as files, each of them whole and checked, or not there.
+
+::
+
+    graphs/4f/4f…e1.9b…07        kind / start of key / key . digest suffix
+    libraries/a0/a0…3c.55…d2.so
+    partial/                     what is being written
+    lock
+
+The name holds the digest, so that an entry is one plain file that other programs can use as it is. The digest covers
+kind and key too: an entry under a wrong name is a damaged one.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from precast.cache.folder import make_private
+
+PARTIAL = "partial"
+_BLOCK_BYTES = 4096
+
+
+class DamagedEntry(Exception):  # noqa: N818
+    """A file that stands where an entry should, and does not hold what its name says."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry as the file system tells of it: the room it takes, and when it was last used, in nanoseconds."""
+
+    path: Path
+    kind: str
+    size: int
+    used: int
+
+
+def room_for(size: int) -> int:
+    """How much of the disk so many bytes take: whole blocks, so that many small entries are not for free."""
+    return max(1, -(-size // _BLOCK_BYTES)) * _BLOCK_BYTES
+
+
+def candidates(folder: Path, kind: str, key: str) -> list[Path]:
+    """The files that claim to be the entry; more than one where two writers came to different, equally good results."""
+    shard = _shard(folder, kind, key)
+    try:
+        names = os.listdir(shard)
+    except FileNotFoundError:
+        return []
+    return [shard / name for name in sorted(names) if name.startswith(f"{key}.")]
+
+
+def read_intact(path: Path, kind: str, key: str) -> bytes:
+    """What the entry holds. Raises DamagedEntry, or FileNotFoundError if it has just been removed."""
+    try:
+        # Not to follow links, nor to wait for the other end of a pipe, whatever someone put here.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            data = file.read() if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedEntry(f"it cannot be read: {error.strerror}") from error
+    if data is None:
+        raise DamagedEntry("it is no regular file")
+    if path.name.split(".")[1] != _digest(kind, key, data):
+        raise DamagedEntry("its content is not what was written")
+    return data
+
+
+def write_entry(folder: Path, kind: str, key: str, data: bytes, *, suffix: str = "") -> Path:
+    """Add an entry; readers see all of it or nothing, and after a crash of the machine too."""
+    shard = _shard(folder, kind, key)
+    make_private(folder / PARTIAL)
+    make_private(shard)
+    descriptor, partial = tempfile.mkstemp(dir=folder / PARTIAL)  # for the owner only, by mkstemp's promise
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            # The folder is not synced: an entry lost in a crash is made again, one half written would be a damaged one.
+            os.fsync(descriptor)
+        path = shard / f"{key}.{_digest(kind, key, data)}{suffix}"
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def all_entries(folder: Path) -> Iterator[Entry]:
+    """Every entry there is, in no order, without looking inside."""
+    for kind in _folders(folder):
+        if kind.name != PARTIAL:
+            for shard in _folders(kind):
+                yield from _entries_in(shard, kind.name)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """What writers have not finished. Nobody writes while one is alone, so then it is what killed ones left."""
+    partial = folder / PARTIAL
+    return list(partial.iterdir()) if partial.is_dir() else []
+
+
+def remove(path: Path) -> None:
+    """Remove whatever is there, if it is."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _entries_in(shard: Path, kind: str) -> Iterator[Entry]:
+    with os.scandir(shard) as found:
+        for item in found:
+            try:
+                facts = item.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            yield Entry(Path(item.path), kind, room_for(facts.st_size), facts.st_mtime_ns)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
+
+
+def _shard(folder: Path, kind: str, key: str) -> Path:
+    assert re.fullmatch(r"(?!partial$)[a-z_]+", kind), f"{kind!r} is no kind of entry"
+    assert re.fullmatch(r"[0-9a-f]{64}", key), f"{key!r} was not made by content_key"
+    return folder / kind / key[:2]
+
+
+def _digest(kind: str, key: str, data: bytes) -> str:
+    digest = hashlib.sha256(f"{kind}/{key}\n".encode())
+    digest.update(data)
+    return digest.hexdigest()

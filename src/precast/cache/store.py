@@ -1,0 +1,235 @@
+"""A store of results on disk, keyed by what decides them.
+
+The store can make things faster, never wrong or impossible: what it cannot read, it does not have; what it cannot
+write, it does not keep; and it says so once. Threads and processes may use one folder at the same time.
+"""
+
+import logging
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+from precast.cache.entries import (
+    DamagedEntry,
+    all_entries,
+    candidates,
+    leftovers,
+    read_intact,
+    remove,
+    room_for,
+    write_entry,
+)
+from precast.cache.eviction import choose_evicted
+from precast.cache.folder import CacheWarning, check_private, make_private
+from precast.cache.info import StoreInfo, summarize
+from precast.cache.lock import alone, shared
+from precast.cache.scratch import new_scratch_folder
+from precast.errors import CacheError
+from precast.options import Options
+
+_log = logging.getLogger("precast.cache")
+
+# Stands for how entries are laid out: another layout gets another folder, and neither reads the other's.
+_FOLDER = "store-1"
+_PATIENCE_TO_CLEAR = 30.0
+
+
+class Store:
+    """Entries under ``directory``, taking at most ``limit`` bytes of it.
+
+    An entry has a kind (an identifier, such as ``graphs``) and a key made by ``content_key``. The limit holds while up
+    to eight processes write at once; more may exceed it until the next write.
+    """
+
+    def __init__(self, directory: Path, *, limit: int) -> None:
+        self.directory = directory
+        self.limit = limit
+        self._folder = directory / _FOLDER
+        self._lock = self._folder / "lock"
+        self._is_usable: bool | None = None
+        self._accounts = threading.Lock()
+        # What this process may still write before it looks again at what all processes have written.
+        self._allowance = 0
+        self._is_overdue = False
+        self._hits = self._misses = 0
+        self._told: set[str] = set()
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        """What is kept under the key, exactly as it was put; None if nothing is."""
+        found = self._find(kind, key)
+        return None if found is None else found[1]
+
+    def put(self, kind: str, key: str, data: bytes) -> None:
+        """Keep ``data`` under the key, if it can be done."""
+        self._keep(kind, key, data)
+
+    def file(self, kind: str, key: str, make: Callable[[Path], None], *, suffix: str = "") -> Path:
+        """A file that ``make`` wrote, now or earlier.
+
+        If it cannot be kept it lives as long as the process. Use it ``while held()``: others may evict it otherwise.
+        """
+        found = self._find(kind, key)
+        if found is not None:
+            return found[0]
+        # Made outside of the store: a store that fails must not keep anyone from making it.
+        scratch = new_scratch_folder()
+        made = scratch / f"{key}{suffix}"
+        kept = None
+        is_needed = False
+        try:
+            make(made)
+            kept = self._keep(kind, key, made.read_bytes(), suffix=suffix)
+            is_needed = kept is None
+        finally:
+            if not is_needed:
+                shutil.rmtree(scratch, ignore_errors=True)
+        return kept or made
+
+    def discard(self, kind: str, key: str) -> None:
+        """Forget what is kept under the key."""
+        with self._carrying_on():
+            for path in candidates(self._folder, kind, key):
+                remove(path)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While active, in any process, no entry is evicted or cleared."""
+        with ExitStack() as stack:
+            if self._check_usable():
+                with self._carrying_on():
+                    stack.enter_context(shared(self._lock))
+            yield
+        if self._is_overdue:
+            with self._carrying_on():
+                self._make_room(0)
+
+    def info(self) -> StoreInfo:
+        """What the store holds. Raises CacheError if its folder must not be used."""
+        entries = all_entries(self._folder) if self._is_there() else ()
+        return StoreInfo(self.directory, self.limit, summarize(entries), self._hits, self._misses)
+
+    def clear(self) -> StoreInfo:
+        """Remove every entry, and tell what was there."""
+        before = self.info()
+        if self._is_there():
+            with alone(self._lock, patience=_PATIENCE_TO_CLEAR) as owned:
+                if not owned:
+                    raise CacheError(
+                        f"the cache in {self.directory} is in use",
+                        why=f"a program has been reading or writing files there for {_PATIENCE_TO_CLEAR:.0f} seconds",
+                        fix="wait for programs that compile to finish, then try again",
+                    )
+                for path in [*leftovers(self._folder), *(entry.path for entry in all_entries(self._folder))]:
+                    remove(path)
+        return before
+
+    def _find(self, kind: str, key: str) -> tuple[Path, bytes] | None:
+        found = None
+        if self._check_usable():
+            with self._carrying_on():
+                found = next(self._intact(kind, key), None)
+        with self._accounts:
+            self._hits += found is not None
+            self._misses += found is None
+        return found
+
+    def _intact(self, kind: str, key: str) -> Iterator[tuple[Path, bytes]]:
+        for path in candidates(self._folder, kind, key):
+            try:
+                data = read_intact(path, kind, key)
+            except FileNotFoundError:
+                continue  # evicted since it was listed
+            except DamagedEntry as damage:
+                remove(path)
+                self._tell(f"dropped the damaged cache entry {path}: {damage}; what it held is made again")
+                continue
+            with suppress(OSError):
+                os.utime(path)
+            yield path, data
+
+    def _keep(self, kind: str, key: str, data: bytes, *, suffix: str = "") -> Path | None:
+        size = room_for(len(data))
+        if size > self.limit:
+            _log.info("not kept, since %d bytes are more than the whole cache may take: %s %s", size, kind, key)
+            return None
+        if self._check_usable():
+            with self._carrying_on():
+                self._make_room(size)
+                with shared(self._lock):
+                    return write_entry(self._folder, kind, key, data, suffix=suffix)
+        return None
+
+    def _make_room(self, size: int) -> None:
+        with self._accounts:
+            if 0 < size <= self._allowance:
+                self._allowance -= size
+                return
+            self._allowance = 0
+            # Whoever cannot be alone right now goes over the limit rather than wait; a later write makes up for it.
+            with alone(self._lock) as owned:
+                self._is_overdue = not owned
+                if owned:
+                    self._allowance = (self.limit - size - self._trim(self.limit - size)) // 8
+
+    def _trim(self, most: int) -> int:
+        """Evict until at most so many bytes are taken; give how many are. Only for one who is alone."""
+        for path in leftovers(self._folder):
+            remove(path)
+        entries = list(all_entries(self._folder))
+        evicted = choose_evicted(entries, most)
+        for entry in evicted:
+            _log.info("evicted %s", entry.path)
+            remove(entry.path)
+        return sum(entry.size for entry in entries) - sum(entry.size for entry in evicted)
+
+    def _is_there(self) -> bool:
+        there = self._folder.exists()
+        if there:
+            check_private(self.directory)
+            check_private(self._folder)
+        return there
+
+    def _check_usable(self) -> bool:
+        if self._is_usable is None:
+            is_usable = False
+            with self._carrying_on():
+                make_private(self.directory)
+                make_private(self._folder)
+                is_usable = True
+            self._is_usable = is_usable
+        return self._is_usable
+
+    @contextmanager
+    def _carrying_on(self) -> Iterator[None]:
+        """Where the folder fails us, work goes on without it."""
+        try:
+            yield
+        except OSError as error:
+            self._tell(
+                f"the cache in {self.directory} cannot be used, so results are made anew: {error}", once="folder"
+            )
+        except CacheError as error:
+            self._tell(f"going on without the cache: {error}", once="folder")
+
+    def _tell(self, message: str, *, once: str | None = None) -> None:
+        with self._accounts:
+            topic = once or message
+            is_new = topic not in self._told
+            self._told.add(topic)
+        if is_new:
+            warnings.warn(message, CacheWarning, stacklevel=2)
+
+
+@cache
+def _store(directory: Path, limit: int) -> Store:
+    return Store(directory, limit=limit)
+
+
+def open_store(options: Options) -> Store:
+    """The store that the options name: one object for all who ask in this process."""
+    return _store(options.cache_directory, options.cache_bytes)
