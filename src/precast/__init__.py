@@ -10,7 +10,50 @@ from precast._version import __version__
 
 # Public name → the module that defines it.
 _HOMES = {
+    "BackwardSignature": "precast.autograd",
+    "Dim": "precast.capture",
+    "GraphSignature": "precast.autograd",
+    "Options": "precast.options",
     "PrecastError": "precast.errors",
+    "Program": "precast.ir.program",
+    "aot_export_joint_simple": "precast.autograd",
+    "aot_export_module": "precast.autograd",
+    "aot_function": "precast.autograd",
+    "aot_module": "precast.autograd",
+    "aot_module_simplified": "precast.autograd",
+    "capture": "precast.capture",
+    "compile": "precast.api",
+    "compiled_function": "precast.autograd",
+    "compiled_module": "precast.autograd",
+    "debug_compile": "precast.compilers",
+    "debug_nop": "precast.compilers",
+    "default_decompositions": "precast.ops.decompositions",
+    "default_partition": "precast.partition",
+    "draw_graph": "precast.compilers",
+    "draw_graph_compile": "precast.compilers",
+    "functional_program": "precast.pipeline",
+    "functionalize": "precast.functionalize",
+    "fx_graph_cse": "precast.compilers",
+    "get_aot_graph_name": "precast.autograd",
+    "get_graph_being_compiled": "precast.autograd",
+    "get_inputs": "precast.compilers",
+    "graph_dumper_aot": "precast.compilers",
+    "in_child_process": "precast.compilers",
+    "interpret": "precast.ir.interpreter",
+    "list_backends": "precast.compilers",
+    "make_boxed_compiler": "precast.autograd",
+    "make_boxed_func": "precast.autograd",
+    "memory_efficient_fusion": "precast.compilers",
+    "min_cut_rematerialization_partition": "precast.partition",
+    "minifier": "precast.compilers",
+    "nnc_jit": "precast.compilers",
+    "nop": "precast.compilers",
+    "print_compile": "precast.compilers",
+    "print_program": "precast.ir.printer",
+    "register_backend": "precast.compilers",
+    "set_model_name": "precast.autograd",
+    "simple_ts_compile": "precast.compilers",
+    "ts_compile": "precast.compilers",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]
@@ -29,4 +72,47 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from precast.api import compile as compile
+    from precast.autograd import BackwardSignature as BackwardSignature
+    from precast.autograd import GraphSignature as GraphSignature
+    from precast.autograd import aot_export_joint_simple as aot_export_joint_simple
+    from precast.autograd import aot_export_module as aot_export_module
+    from precast.autograd import aot_function as aot_function
+    from precast.autograd import aot_module as aot_module
+    from precast.autograd import aot_module_simplified as aot_module_simplified
+    from precast.autograd import compiled_function as compiled_function
+    from precast.autograd import compiled_module as compiled_module
+    from precast.autograd import get_aot_graph_name as get_aot_graph_name
+    from precast.autograd import get_graph_being_compiled as get_graph_being_compiled
+    from precast.autograd import make_boxed_compiler as make_boxed_compiler
+    from precast.autograd import make_boxed_func as make_boxed_func
+    from precast.autograd import set_model_name as set_model_name
+    from precast.capture import Dim as Dim
+    from precast.capture import capture as capture
+    from precast.compilers import debug_compile as debug_compile
+    from precast.compilers import debug_nop as debug_nop
+    from precast.compilers import draw_graph as draw_graph
+    from precast.compilers import draw_graph_compile as draw_graph_compile
+    from precast.compilers import fx_graph_cse as fx_graph_cse
+    from precast.compilers import get_inputs as get_inputs
+    from precast.compilers import graph_dumper_aot as graph_dumper_aot
+    from precast.compilers import in_child_process as in_child_process
+    from precast.compilers import list_backends as list_backends
+    from precast.compilers import memory_efficient_fusion as memory_efficient_fusion
+    from precast.compilers import minifier as minifier
+    from precast.compilers import nnc_jit as nnc_jit
+    from precast.compilers import nop as nop
+    from precast.compilers import print_compile as print_compile
+    from precast.compilers import register_backend as register_backend
+    from precast.compilers import simple_ts_compile as simple_ts_compile
+    from precast.compilers import ts_compile as ts_compile
     from precast.errors import PrecastError as PrecastError
+    from precast.functionalize import functionalize as functionalize
+    from precast.ir.interpreter import interpret as interpret
+    from precast.ir.printer import print_program as print_program
+    from precast.ir.program import Program as Program
+    from precast.ops.decompositions import default_decompositions as default_decompositions
+    from precast.options import Options as Options
+    from precast.partition import default_partition as default_partition
+    from precast.partition import min_cut_rematerialization_partition as min_cut_rematerialization_partition
+    from precast.pipeline import functional_program as functional_program

@@ -31,16 +31,17 @@ class CompiledModule(torch.nn.Module):
 
     @property
     def training(self) -> bool:
-        return self._original_module.training
+        return self.original_module.training
 
     @training.setter
     def training(self, mode: bool) -> None:
         # The constructor of Module sets a default; the original's own mode is the one that counts.
         if "_compiled" in self.__dict__:
-            self._original_module.training = mode
+            self.original_module.training = mode
 
     @property
-    def _original_module(self) -> torch.nn.Module:
+    def original_module(self) -> torch.nn.Module:
+        """The module that this one was compiled from."""
         original: torch.nn.Module = self.__dict__["_original"]
         return original
 
@@ -51,16 +52,16 @@ class CompiledModule(torch.nn.Module):
         if name == "training":
             object.__setattr__(self, name, value)
         else:
-            setattr(self._original_module, name, value)
+            setattr(self.original_module, name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._original_module, name)
+        delattr(self.original_module, name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
-        return compile_module(copy.deepcopy(self._original_module, memo), self.__dict__["_compile_function"])
+        return compile_module(copy.deepcopy(self.original_module, memo), self.__dict__["_compile_function"])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return compile_module, (self._original_module, self.__dict__["_compile_function"])
+        return compile_module, (self.original_module, self.__dict__["_compile_function"])
 
 
 def compile_module(original: torch.nn.Module, compile_function: CompileFunction) -> CompiledModule:

@@ -1,7 +1,7 @@
 """What a user hands to AOT autograd to compile with, as one value that travels through it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from precast.autograd.boxing import BoxedCall, Compiler, as_boxed
 from precast.autograd.graph_names import compiling
 from precast.ir.graphs import placeholders_of
 from precast.ir.node_meta import value_of
+from precast.options import Options
 from precast.partition import default_partition
 
 PartitionFunction = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
@@ -26,6 +27,7 @@ class CompilersInUse:
     partition: PartitionFunction = default_partition
     decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None
     keep_inference_input_mutations: bool = False
+    options: Options = field(default_factory=Options.from_environment)
 
     @classmethod
     def of(

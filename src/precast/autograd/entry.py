@@ -49,9 +49,14 @@ def aot_function(
         decompositions=decompositions,
         keep_inference_input_mutations=keep_inference_input_mutations,
     )
-    compiled = AotCallable(fn, compilers, dynamic=dynamic, leading_state=num_params_buffers, logs=enable_log)
+    return compile_callable(fn, compilers=compilers, dynamic=dynamic, leading_state=num_params_buffers, logs=enable_log)
 
-    @functools.wraps(fn)
+
+def compile_callable(function: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
+    """A plain function around an ``AotCallable``, which takes the other arguments."""
+    compiled = AotCallable(function, **arguments)
+
+    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         return compiled(*args, **kwargs)
 
@@ -72,10 +77,10 @@ def aot_module(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Modu
             [1., 1.]])
     """
     _check_module(mod, "aot_module")
-    return compile_module(mod, functools.partial(_compile_function, args, kwargs))
+    return compile_module(mod, functools.partial(_aot_function, args, kwargs))
 
 
-def _compile_function(args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Callable[..., Any]:
+def _aot_function(args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Callable[..., Any]:
     """``aot_function`` with the function last, so that a compiled module can be copied and pickled."""
     return aot_function(function, *args, **kwargs)
 

@@ -1,0 +1,82 @@
+"""The one-line ways in: thin functions over the stages."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+import torch
+
+from precast.autograd.compiled_module import CompiledModule, compile_module
+from precast.autograd.compilers_in_use import CompilersInUse
+from precast.autograd.entry import compile_callable
+from precast.compilers.registry import Backend, Compiler, get_backend
+from precast.errors import InputTypeError
+from precast.options import Options, as_options
+from precast.partition import default_partition
+
+Model = TypeVar("Model", bound=Callable[..., Any])
+
+
+@overload
+def compile(
+    model: Model,
+    *,
+    backend: str | Backend | Compiler = ...,
+    dynamic: bool | None = ...,
+    options: Options | Mapping[str, Any] | None = ...,
+) -> Model: ...
+
+
+@overload
+def compile(
+    model: None = None,
+    *,
+    backend: str | Backend | Compiler = ...,
+    dynamic: bool | None = ...,
+    options: Options | Mapping[str, Any] | None = ...,
+) -> Callable[[Model], Model]: ...
+
+
+def compile(
+    model: Any = None,
+    *,
+    backend: str | Backend | Compiler = "nop",
+    dynamic: bool | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+) -> Any:
+    """A function or module that does what ``model`` does, compiled when first called; also a decorator.
+
+    ``backend`` is the name of a registered backend (``precast backends`` lists them) or a compiler. ``dynamic=False``
+    compiles for every size anew, ``True`` for all sizes at once, ``None`` turns a size dynamic when it changes.
+
+    >>> import torch
+    >>> @compile
+    ... def double(x):
+    ...     return x * 2
+    >>> double(torch.ones(2))
+    tensor([2., 2.])
+    """
+    if model is None:
+        return functools.partial(compile, backend=backend, dynamic=dynamic, options=options)
+    if not callable(model):
+        raise InputTypeError(
+            f"precast.compile got a {type(model).__name__}.",
+            why="it compiles functions and modules",
+            fix="Pass an nn.Module or a function.",
+        )
+    if isinstance(model, CompiledModule):
+        model = model.original_module
+    compilers = _compilers(get_backend(backend), as_options(options))
+    compile_function = functools.partial(compile_callable, compilers=compilers, dynamic=dynamic)
+    return compile_module(model, compile_function) if isinstance(model, torch.nn.Module) else compile_function(model)
+
+
+def _compilers(backend: Backend, options: Options) -> CompilersInUse:
+    return CompilersInUse.of(
+        backend.fw_compiler,
+        backend.bw_compiler,
+        backend.inference_compiler,
+        partition=backend.partition_fn or default_partition,
+        decompositions=backend.decompositions,
+        options=options,
+    )
