@@ -13,13 +13,14 @@ from torch.utils import _pytree as pytree
 
 from precast.capture.dynamic_shapes import positional_names
 from precast.capture.module_state import StateTensor
-from precast.errors import InputTypeError, InputValueError
+from precast.errors import CaptureError, InputTypeError, InputValueError
 
 _PLAIN_TYPES = (
     int, float, complex, bool, str, bytes, type(None), enum.Enum, type, slice, type(...),
     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator,
     torch.SymInt, torch.SymFloat, torch.SymBool,
 )  # fmt: skip
+_COMPRESSED = {torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ def check_tensors(call: FlatCall, state: Sequence[StateTensor]) -> None:
                 why="capturing makes its own fake tensors, over its own size symbols",
                 fix="Pass real tensors, or tensors on the meta device throughout.",
             )
+    if torch.is_grad_enabled() and any(tensor.requires_grad for _, tensor in placed):
+        _refuse_compressed(placed)
     # A CPU scalar beside tensors of another device is what eager allows too.
     homes = {str(t.device): path for path, t in placed if t.dim() > 0 or t.device.type != "cpu"}
     if len(homes) > 1:
@@ -142,3 +145,13 @@ def check_tensors(call: FlatCall, state: Sequence[StateTensor]) -> None:
             why=places,
             fix="Move the module and its inputs to one device (for a meta module, make meta inputs too).",
         )
+
+
+def _refuse_compressed(placed: Sequence[tuple[str, torch.Tensor]]) -> None:
+    for path, tensor in placed:
+        if tensor.layout in _COMPRESSED:
+            raise CaptureError(
+                f"{path} is sparse in the layout {tensor.layout}, and gradients are asked for.",
+                why="torch cannot record gradients of fake tensors in the CSR, CSC, BSR and BSC layouts",
+                fix="Call under no_grad, or pass tensor.to_sparse_coo().",
+            )

@@ -16,10 +16,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
+from precast.errors import CaptureError
+
 _aten = torch.ops.aten
 # Torch lists a shape function for these but does not install it, and their kernels turn sizes into numbers.
 _BY_DECOMPOSITION = {_aten.constant_pad_nd.default, _aten.rot90.default, _aten.as_strided_scatter.default}
 _CONVOLUTIONS = {_aten.convolution.default, _aten.convolution_backward.default}
+_COMPRESSIONS = {
+    _aten._to_sparse_csr.default,
+    _aten._to_sparse_csc.default,
+    _aten._to_sparse_bsr.default,
+    _aten._to_sparse_bsc.default,
+}
 
 
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
@@ -42,6 +50,12 @@ def _dispatch(
         assert mode.shape_env is not None, "symbolic sizes come from a shape environment"
         with _backend_chosen_without_guards(mode.shape_env):
             return original(func, types, args, kwargs)
+    if func in _COMPRESSIONS and args[0].requires_grad:
+        raise CaptureError(
+            "The program compresses a tensor that requires grad into a sparse one.",
+            why="torch cannot record gradients of fake tensors in the CSR, CSC, BSR and BSC layouts",
+            fix="Compress under no_grad, or use to_sparse().",
+        )
     return original(func, types, args, kwargs)
 
 
