@@ -7,8 +7,12 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from precast.errors import InputTypeError, InputValueError
+from precast.lower import lower_graph
 from precast.runtime import open_library
 from tests.lower.numbers import assert_right, doubled
 from tests.lower.pipeline import build_entries, bullet_inputs, lowered, make_entry, open_entries, tracer_bullet
@@ -202,3 +206,36 @@ def test_a_model_lives_as_long_as_its_entries(build_cache):
     del entry
     gc.collect()
     assert opened() is None
+
+
+def test_forward_and_backward_are_two_entries_that_share_weights_and_saved_values(build_cache):
+    def forward(x, w, b):
+        y = x @ w + b
+        return torch.nn.functional.gelu(y).sum(), y
+
+    def backward(y, x, w, tangent):
+        gradient = torch.ops.aten.gelu_backward(tangent.expand(y.shape), y)
+        return gradient @ w.t(), x.t() @ gradient, gradient.sum(0)
+
+    x, w, b, tangent = bullet_inputs()
+    y = x @ w + b
+    entries = [
+        make_entry(lowered(forward, x, w, b, name="forward"), {"arg1_1": "w", "arg2_1": "b"}),
+        make_entry(lowered(backward, y, x, w, tangent, name="backward"), {"arg2_1": "w"}),
+    ]
+    model = open_entries(entries, build_cache, {"w": w, "b": b})
+    result, saved = model["forward"](x)
+    assert_bullet_right([result, *model["backward"](saved, x, tangent)], [x, w, b, tangent])
+
+
+def test_a_size_may_be_an_argument_of_its_own(build_cache):
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    size = mode.from_tensor(torch.ones(5), static_shapes=False).shape[0]
+    with mode:
+        value = mode.from_tensor(torch.ones(()), static_shapes=True)
+        graph = make_fx(lambda size, value: (value.expand(size) * 2, size))(size, value)
+    model = open_entries([make_entry(lower_graph(graph, name="forward"))], build_cache)
+    (doubled_value,) = model["forward"](7, torch.tensor(1.5))
+    assert doubled_value.tolist() == [3.0] * 7
+    with pytest.raises(ValueError, match="a size is negative"):
+        model["forward"](-7, torch.tensor(1.5))

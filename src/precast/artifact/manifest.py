@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from precast.artifact.schema import ANYTHING, Count, Json, ListOf, MapOf, OneOf, Shape, Text, damaged, parse_json
+from precast.artifact.schema import (
+    ANYTHING,
+    NOTHING,
+    Count,
+    Json,
+    ListOf,
+    MapOf,
+    OneOf,
+    Shape,
+    Text,
+    damaged,
+    parse_json,
+)
 from precast.errors import ArtifactError
 
 FORMAT = "precast"
@@ -31,7 +43,9 @@ ENTRY_SHAPE: Shape = {
     "inputs": _TENSORS,
     "weights": _TENSORS,
     "outputs": _TENSORS,
-    "sizes": ListOf({"name": Text(r"\w{1,100}"), "input": Count(100_000), "dimension": Count(MAX_RANK)}, 10_000),
+    "sizes": ListOf(
+        {"name": Text(r"\w{1,100}"), "input": Count(100_000), "dimension": OneOf((Count(MAX_RANK), NOTHING))}, 10_000
+    ),
 }
 MANIFEST_SHAPE: Shape = {
     "format": Text(FORMAT),

@@ -58,9 +58,14 @@ class Anything:
     """Whatever there is; for the parts of another version's file that nobody reads."""
 
 
-ANYTHING = Anything()
+@dataclass(frozen=True)
+class Nothing:
+    """``null``."""
 
-Shape = Text | Count | MapOf | ListOf | OneOf | Anything | dict[str, "Shape"]
+
+ANYTHING, NOTHING = Anything(), Nothing()
+
+Shape = Text | Count | MapOf | ListOf | OneOf | Anything | Nothing | dict[str, "Shape"]
 
 
 def damaged(what: str, why: str) -> ArtifactError:
@@ -98,6 +103,8 @@ def check_shape(value: Json, shape: Shape, at: str) -> None:
             _require(any(_fits(value, each) for each in shapes), at, "one of the allowed forms")
         case Anything():
             pass
+        case Nothing():
+            _require(value is None, at, "null")
         case _:
             _require(
                 isinstance(value, dict) and set(value) == set(shape), at, f"an object with {', '.join(sorted(shape))}"

@@ -49,7 +49,7 @@ class _EntryWriter:
         program = self.entry.program
         inputs = [_spec_text(buffer, self.entry.weights.get(buffer.name)) for buffer in program.inputs]
         outputs = [_spec_text(buffer, None) for buffer in program.outputs]
-        sizes = [f"{{{source.position}, {source.dimension}}}" for source in program.sizes]
+        sizes = [f"{{{source.position}, {_dimension(source)}}}" for source in program.sizes]
         return [
             *_table("tensor_spec", f"{self.prefix}_inputs", inputs),
             *_table("tensor_spec", f"{self.prefix}_outputs", outputs),
@@ -141,6 +141,10 @@ class _EntryWriter:
     def _tensor(self, buffer: Buffer, position: int) -> str:
         parts = [self.pointers[buffer], "{1, 0}", str(len(buffer.shape)), _dtype_text(buffer.dtype)]
         return f"{{{', '.join([*parts, f'shape_{position}', f'strides_{position}', '0'])}}}"
+
+
+def _dimension(source: SizeSource) -> int:
+    return -1 if source.dimension is None else source.dimension
 
 
 def _table_row(entry: Entry) -> str:

@@ -53,7 +53,7 @@ def lower_graph(graph_module: fx.GraphModule, *, name: str = "main", fallbacks: 
             results = _results(node, builder, meanings, inputs)
         else:
             raise AssertionError(f"lift {node.op} {node.target} to an input before lowering")
-    return LoopProgram(name, tuple(inputs), results, _size_sources(inputs), tuple(builder.steps))
+    return LoopProgram(name, tuple(inputs), results, _size_sources(graph_module, inputs), tuple(builder.steps))
 
 
 def refuse_fallbacks(graph_module: fx.GraphModule) -> None:
@@ -77,6 +77,9 @@ def _is_fallback(node: fx.Node) -> bool:
 def _placeholder(node: fx.Node, builder: Builder, inputs: list[Buffer]) -> Lowered:
     value = value_of(node)
     if isinstance(value, torch.SymInt):
+        # A size that is passed on its own: a zero-dim tensor, whose value is read when the program is called.
+        builder.names.add(node.name)
+        inputs.append(Buffer(node.name, "i64", (), ()))
         return to_index(value)
     if not isinstance(value, torch.Tensor):
         return value
@@ -187,11 +190,14 @@ def _result_of(value: torch.Tensor, node: fx.Node) -> Result:
     return Result(dtype, to_indices(tuple(value.shape)), to_indices(tuple(value.stride())))
 
 
-def _size_sources(inputs: list[Buffer]) -> tuple[SizeSource, ...]:
-    """For each dynamic size, the first input dimension that is exactly that size."""
+def _size_sources(graph_module: fx.GraphModule, inputs: list[Buffer]) -> tuple[SizeSource, ...]:
+    """For each dynamic size, the first input that is it, or has a dimension that is it."""
+    placeholders = {node.name: node for node in graph_module.graph.nodes if node.op == "placeholder"}
     sources: dict[str, SizeSource] = {}
     for position, buffer in enumerate(inputs):
-        for dimension, size in enumerate(buffer.shape):
+        value = value_of(placeholders[buffer.name])
+        own = [(None, to_index(value))] if isinstance(value, torch.SymInt) else []
+        for dimension, size in (*own, *enumerate(buffer.shape)):
             match size.terms:
                 case (((Symbol(name),), 1),):
                     sources.setdefault(name, SizeSource(name, position, dimension))

@@ -63,7 +63,9 @@ def is_torch_tensor(value: object) -> bool:
 
 
 def as_tensor(value: object, *, name: str) -> Tensor:
-    """A value that compiled code can read: tensors as they are; numbers and lists are refused."""
+    """A value that compiled code can read: tensors as they are, a whole number as a size; lists are refused."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return np.asarray(value, np.int64)
     if isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
         return value  # type: ignore[return-value]
     raise InputTypeError(

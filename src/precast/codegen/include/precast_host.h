@@ -15,7 +15,7 @@ struct tensor_spec {
     bool is_weight;
 };
 
-// A dynamic size: dimension `dimension` of input `input`.
+// A dynamic size: dimension `dimension` of input `input`; -1: the value of that input, a zero-dim int64 tensor.
 struct size_source {
     int32_t input, dimension;
 };

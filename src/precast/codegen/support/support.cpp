@@ -168,8 +168,15 @@ precast_status prepare(const precast_model& model, size_t number, const precast_
         if (status) return status;
         layout_size += 2 * static_cast<size_t>(spec.rank);
     }
-    for (size_t each = 0; each < entry.size_count; ++each)
-        prepared.sizes.push_back(prepared.inputs[entry.sizes[each].input]->shape[entry.sizes[each].dimension]);
+    for (size_t each = 0; each < entry.size_count; ++each) {
+        const auto [input, dimension] = entry.sizes[each];
+        const precast_tensor& tensor = *prepared.inputs[input];
+        if (dimension < 0 && !tensor.data)
+            return fail(PRECAST_INVALID_ARGUMENT, "entry '%s', input '%s' has no data", entry.name, entry.inputs[input].name);
+        prepared.sizes.push_back(dimension < 0 ? *static_cast<const int64_t*>(start_of(tensor)) : tensor.shape[dimension]);
+        if (prepared.sizes.back() < 0)
+            return fail(PRECAST_MISMATCH, "entry '%s', input '%s': a size is negative", entry.name, entry.inputs[input].name);
+    }
     const size_t output_start = layout_size;
     for (size_t each = 0; each < entry.output_count; ++each) layout_size += 2 * static_cast<size_t>(entry.outputs[each].rank);
     prepared.layouts.resize(layout_size + 1);

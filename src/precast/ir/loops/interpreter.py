@@ -20,6 +20,7 @@ from precast.ir.loops.program import (
     LibraryCall,
     Loop,
     LoopProgram,
+    SizeSource,
     Statement,
     Step,
     Store,
@@ -65,7 +66,7 @@ _REDUCERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def interpret(program: LoopProgram, inputs: Sequence[torch.Tensor], fallback: Fallback | None = None) -> Tensors:
     """Run `program`; outputs come back with the strides of their buffers."""
-    sizes = {source.symbol: inputs[source.position].shape[source.dimension] for source in program.sizes}
+    sizes = {source.symbol: _size(source, inputs) for source in program.sizes}
     run = _Run(sizes, fallback)
     for buffer, tensor in zip(program.inputs, inputs, strict=True):
         run.memory[buffer] = run.allocate(buffer)
@@ -73,6 +74,11 @@ def interpret(program: LoopProgram, inputs: Sequence[torch.Tensor], fallback: Fa
     for step in program.steps:
         run.step(step)
     return tuple(run.window(buffer) for buffer in program.outputs)
+
+
+def _size(source: SizeSource, inputs: Sequence[torch.Tensor]) -> int:
+    tensor = inputs[source.position]
+    return int(tensor) if source.dimension is None else tensor.shape[source.dimension]
 
 
 class _Run:

@@ -13,6 +13,7 @@ from precast.ir.loops.program import (
     LibraryCall,
     Loop,
     LoopProgram,
+    SizeSource,
     Slot,
     Statement,
     Step,
@@ -36,8 +37,7 @@ from precast.ir.loops.scalars import (
 def print_program(program: LoopProgram) -> str:
     """The whole program: signature, steps, results."""
     lines = [f"program {program.name}({', '.join(map(describe_buffer, program.inputs))}):"]
-    lines += [f"  size {source.symbol} = {program.inputs[source.position].name}.shape[{source.dimension}]"
-              for source in program.sizes]  # fmt: skip
+    lines += [_size_text(source, program.inputs[source.position]) for source in program.sizes]
     for step in program.steps:
         lines += ["", *("  " + line for line in print_step(step))]
     lines += ["", f"  return {', '.join(_result_text(result) for result in program.results)}"]
@@ -69,6 +69,11 @@ def describe_buffer(buffer: Buffer) -> str:
     sizes = ", ".join(map(str, buffer.shape))
     strides = "" if buffer.is_contiguous else f" strides ({', '.join(map(str, buffer.strides))})"
     return f"{buffer.name}: {buffer.dtype}[{sizes}]{strides}"
+
+
+def _size_text(source: SizeSource, buffer: Buffer) -> str:
+    place = "value" if source.dimension is None else f"shape[{source.dimension}]"
+    return f"  size {source.symbol} = {buffer.name}.{place}"
 
 
 def _view_text(view: View) -> str:

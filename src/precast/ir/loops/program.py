@@ -91,11 +91,11 @@ Step = Kernel | LibraryCall | FallbackStep
 
 @dataclass(frozen=True)
 class SizeSource:
-    """Where a dynamic size is read at the call: dimension `dimension` of input number `position`."""
+    """Where a dynamic size is read at the call: a dimension of input number `position`, or, with None, its value."""
 
     symbol: str
     position: int
-    dimension: int
+    dimension: int | None
 
 
 @dataclass(frozen=True, eq=False)
