@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from precast.autograd.boxing import BoxedCall, Compiler, as_boxed
+from precast.autograd.compile_cache import compile_or_restore
 from precast.autograd.graph_names import compiling
 from precast.ir.graphs import placeholders_of
 from precast.ir.node_meta import value_of
@@ -42,7 +43,7 @@ class CompilersInUse:
 
 
 def compile_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> BoxedCall:
-    """Hand one graph to a compiler, under its name, with the fake values of its placeholders as example inputs."""
+    """Hand one graph to a compiler, or to its cache, under its name, with its placeholders' fake values as examples."""
     examples = [value_of(node) for node in placeholders_of(module.graph)]
     with compiling(name):
-        return as_boxed(compiler(module, examples))
+        return as_boxed(compile_or_restore(compiler, module, examples))

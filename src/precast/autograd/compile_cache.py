@@ -1,0 +1,146 @@
+"""Keeps what compilers make on disk, for those that say how.
+
+A compiler says so by carrying what ``StoringCompiler`` lists; see ``docs/guides/cache.md``.
+"""
+
+import logging
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from precast._version import __version__
+from precast.autograd.boxing import Compiled, Compiler
+from precast.autograd.graph_text import graph_text
+from precast.autograd.size_names import Indescribable, SizeNames
+from precast.cache import CacheWarning, content_key, open_store, processor_identity
+from precast.errors import InputTypeError, PrecastError
+from precast.options import Options, as_options
+
+KIND = "graphs"
+
+_log = logging.getLogger("precast.autograd")
+# They say where results are kept, not what they are.
+_INDIFFERENT_OPTIONS = ("cache_directory", "cache_bytes")
+
+
+class StoringCompiler(Protocol):
+    """A compiler whose results can be stored.
+
+    ``cache_key`` tells apart compilers of the same class whose results differ: their version, flags, libraries. It may
+    also carry ``options``, the ``precast.options.Options`` that it works by; else those of the environment hold.
+    """
+
+    cache_key: str
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], /) -> Compiled: ...
+
+    def store(self, compiled: Compiled, /) -> bytes | None:
+        """What ``restore`` needs to make ``compiled`` again; None if this one cannot be stored."""
+
+    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any], /) -> Compiled:
+        """The compiled graph again; a PrecastError says that the data does not serve here, and compiles anew."""
+
+
+def compile_or_restore(compiler: Compiler, module: fx.GraphModule, examples: Sequence[Any]) -> Compiled:
+    """What ``compiler`` makes of the graph, or made of one that means the same."""
+    storing = as_storing(compiler)
+    if storing is None:
+        return compiler(module, examples)
+    options = as_options(getattr(storing, "options", None))
+    sizes = SizeNames()
+    try:
+        key = compile_key(storing, module, examples, options, sizes)
+    except Indescribable as error:
+        _log.info("compiled without the cache, since the graph holds %s", error)
+        return compiler(module, examples)
+    store = open_store(options)
+    data = store.get(KIND, key)
+    if data is not None:
+        try:
+            return storing.restore(data, module, examples)
+        except PrecastError as error:
+            store.discard(KIND, key)
+            warnings.warn(
+                f"a stored graph could not be restored and is compiled anew: {error}", CacheWarning, stacklevel=2
+            )
+    return _compile_and_keep(storing, module, examples, key, sizes, options)
+
+
+def as_storing(compiler: Compiler) -> StoringCompiler | None:
+    """The compiler, if its results can be stored; one that says so by halves is a mistake."""
+    key = getattr(compiler, "cache_key", None)
+    if key is None:
+        return None
+    missing = [name for name in ("store", "restore") if not callable(getattr(compiler, name, None))]
+    if missing or not isinstance(key, str):
+        raise InputTypeError(
+            f"the compiler {_name_of(compiler)} cannot be cached",
+            why=f"it has a cache_key, but no {' and no '.join(missing)}" if missing else f"its cache_key is {key!r}",
+            fix="give it a text as cache_key, store(compiled) and restore(data, graph_module, example_inputs)",
+        )
+    return compiler  # type: ignore[return-value]
+
+
+def compile_key(
+    compiler: StoringCompiler, module: fx.GraphModule, examples: Sequence[Any], options: Options, sizes: SizeNames
+) -> str:
+    """A hash of everything that decides what ``compiler`` makes of the graph. Raises Indescribable."""
+    text = graph_text(module, examples, sizes)
+    circumstances = [*_options_text(options), *_identity(compiler), *_surroundings(), processor_identity()]
+    return content_key([text, sizes.assumptions(), *circumstances])
+
+
+def _compile_and_keep(
+    compiler: StoringCompiler,
+    module: fx.GraphModule,
+    examples: Sequence[Any],
+    key: str,
+    sizes: SizeNames,
+    options: Options,
+) -> Compiled:
+    assumed = sizes.assumptions()
+    compiled = compiler(module, examples)
+    # A condition that the compiler put on the sizes would be missing in a process that only restores.
+    if sizes.assumptions() != assumed:
+        _log.info("not stored, since compiling it added conditions on sizes")
+        return compiled
+    data = compiler.store(compiled)
+    if data is not None:
+        open_store(options).put(KIND, key, data)
+    return compiled
+
+
+def _options_text(options: Options) -> list[str]:
+    return [
+        f"{field.name}={getattr(options, field.name)!r}"
+        for field in fields(options)
+        if field.name not in _INDIFFERENT_OPTIONS
+    ]
+
+
+def _identity(compiler: StoringCompiler) -> list[str]:
+    package = getattr(compiler, "__module__", type(compiler).__module__).partition(".")[0]
+    version = getattr(sys.modules.get(package), "__version__", None)
+    return [_name_of(compiler), str(version), compiler.cache_key]
+
+
+def _name_of(compiler: object) -> str:
+    named = compiler if hasattr(compiler, "__qualname__") else type(compiler)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _surroundings() -> list[str]:
+    """What holds for the whole process: versions, and torch's switches that change what ops compute."""
+    return [
+        f"precast {__version__}",
+        f"torch {torch.__version__} {torch.version.git_version}",
+        f"python {sys.version_info[:2]}",
+        str(torch.get_default_dtype()),
+        f"deterministic {torch.are_deterministic_algorithms_enabled()}",
+        f"precision {torch.get_float32_matmul_precision()}",
+    ]
