@@ -112,10 +112,11 @@ DimSpec = Dim | DerivedDim | DimHint | int | None
 
 @dataclass(frozen=True)
 class TensorDims:
-    """The spec of every dimension of one tensor, and where the tensor is (``args[0]['x']``)."""
+    """The spec and the example's size of every dimension of one tensor, and where the tensor is (``args[0]['x']``)."""
 
     path: str
     dims: tuple[DimSpec, ...]
+    sizes: tuple[int, ...]
 
 
 def normalize_dynamic_shapes(
@@ -130,7 +131,32 @@ def normalize_dynamic_shapes(
     ]
     for name, value in kwargs.items():
         leaves += _walk(value, keywords.get(name), f"kwargs[{name!r}]")
+    _check_agreement([leaf for leaf in leaves if leaf is not None])
     return leaves
+
+
+def _check_agreement(tensors: Sequence[TensorDims]) -> None:
+    """A name stands for one range and, in the example, for one size."""
+    seen: dict[str, tuple[Dim, int, str]] = {}
+    for tensor in tensors:
+        for number, (spec, size) in enumerate(zip(tensor.dims, tensor.sizes, strict=True)):
+            if not isinstance(spec, (Dim, DerivedDim)):
+                continue
+            path = f"{tensor.path}.shape[{number}]"
+            root, root_size = root_example(spec, size, path)
+            first, first_size, first_path = seen.setdefault(root.name, (root, root_size, path))
+            if first != root:
+                raise InputValueError(
+                    f"Two Dims are called {root.name!r}, with the ranges {first.range} and {root.range}.",
+                    why="the same name means the same size",
+                    fix="Make one Dim and use it in both places, or give them two names.",
+                )
+            if first_size != root_size:
+                raise InputValueError(
+                    f"In the example {root.name} is {first_size} at {first_path} and {root_size} at {path}.",
+                    why="the same Dim in two places means that the sizes are equal",
+                    fix="Give an example whose sizes obey that, or use two Dims.",
+                )
 
 
 def _by_position(
@@ -191,13 +217,13 @@ def positional_names(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def _walk(value: Any, spec: Any, path: str) -> Iterator[TensorDims | None]:
+    children, tree = pytree.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
     if isinstance(value, torch.Tensor):
-        yield TensorDims(path, _tensor_dims(value, spec, path))
-    elif type(value) in pytree.SUPPORTED_NODES and not isinstance(value, torch.Tensor):
-        children, _ = pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)
-        keys = list(value) if isinstance(value, Mapping) else list(range(len(children)))
-        for key, child, child_spec in zip(keys, children, _child_specs(keys, spec, path), strict=True):
-            yield from _walk(child, child_spec, f"{path}[{key!r}]")
+        yield TensorDims(path, _tensor_dims(value, spec, path), tuple(value.shape))
+    elif not tree.is_leaf():
+        entries: list[Any] = [key for (key,), _ in children]
+        for entry, (_, child), child_spec in zip(entries, children, _child_specs(entries, spec, path), strict=True):
+            yield from _walk(child, child_spec, f"{path}{entry}")
     else:
         if spec is not None:
             raise InputValueError(
@@ -208,7 +234,8 @@ def _walk(value: Any, spec: Any, path: str) -> Iterator[TensorDims | None]:
         yield None
 
 
-def _child_specs(keys: Sequence[Any], spec: Any, path: str) -> list[Any]:
+def _child_specs(entries: Sequence[Any], spec: Any, path: str) -> list[Any]:
+    keys = [getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", None))) for entry in entries]
     if spec is None:
         return [None] * len(keys)
     if isinstance(spec, Mapping) and set(spec) <= set(keys):
@@ -217,7 +244,7 @@ def _child_specs(keys: Sequence[Any], spec: Any, path: str) -> list[Any]:
         return list(spec)
     raise InputValueError(
         f"dynamic_shapes for {path} does not have the structure of the argument.",
-        why=f"the argument holds {list(keys)}, the entry is {spec!r}",
+        why=f"the argument holds {keys}, the entry is {spec!r}",
         fix="Nest dynamic_shapes exactly as the argument is nested; None keeps a part static.",
     )
 
@@ -249,13 +276,13 @@ def _tensor_dims(tensor: torch.Tensor, spec: Any, path: str) -> tuple[DimSpec, .
 
 
 def _check_dim(spec: Any, size: int, path: str) -> None:
-    if spec is not None and not isinstance(spec, (Dim, DerivedDim, DimHint, int)):
+    if isinstance(spec, bool) or not isinstance(spec, (Dim, DerivedDim, DimHint, int, type(None))):
         raise InputTypeError(
             f"dynamic_shapes says {spec!r} for {path}.",
             why="a dimension is described by a Dim, Dim.AUTO, Dim.DYNAMIC, Dim.STATIC, an int or None",
             fix='Write for example Dim("batch").',
         )
-    if isinstance(spec, int) and not isinstance(spec, bool) and spec != size:
+    if isinstance(spec, int) and spec != size:
         raise InputValueError(
             f"dynamic_shapes says {spec} for {path}, but the example has {size}.",
             why="a number keeps the dimension static at that size",

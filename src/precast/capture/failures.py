@@ -15,8 +15,8 @@ from precast.errors import DataDependentError, UnsupportedOpError
 from precast.tracing.provenance import users_line
 
 _ON_DATA = (DataDependentOutputException, GuardOnDataDependentSymNode)
-# What C++ code says that reads the memory of a fake tensor; torch has no exception of its own for it.
-_READS_MEMORY = "data is not allocated yet"
+# What is said where the memory of a fake tensor is read; torch has no exception of its own for it.
+_READS_MEMORY = ("data is not allocated yet", ".numpy() is not supported for tensor subclasses")
 _ON_OPERATOR = (UnsupportedOperatorException, UnsupportedFakeTensorException, DynamicOutputShapeException)
 
 
@@ -35,7 +35,7 @@ def explained_failures() -> Iterator[None]:
             fix="Give the operator a fake kernel with torch.library.register_fake, or move it out of the program.",
         ) from error
     except RuntimeError as error:
-        if _READS_MEMORY not in str(error):
+        if not any(words in str(error) for words in _READS_MEMORY):
             raise
         raise _data_dependent(error) from error
 

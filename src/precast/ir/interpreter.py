@@ -42,7 +42,7 @@ def bind_inputs(
     program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, torch.Tensor]
 ) -> list[Any]:
     """The graph's flat inputs, in order, for one call of the original signature."""
-    with_paths, tree = pytree.tree_flatten_with_path((args, kwargs))
+    with_paths, tree = pytree.tree_flatten_with_path((args, _in_captured_order(program, kwargs)))
     if tree != program.signature.in_tree:
         raise InputValueError(
             "The arguments do not have the structure that the program was captured with.",
@@ -60,6 +60,13 @@ def bind_inputs(
             assert spec.target is not None, f"state input {spec.arg.name} has no target"
             bound.append(state[spec.target])
     return bound
+
+
+def _in_captured_order(program: Program, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keywords may come in any order."""
+    _, keywords = program.signature.in_tree.children()
+    names: list[str] = keywords.context
+    return {name: kwargs[name] for name in names} if set(names) == set(kwargs) else kwargs
 
 
 def _path_in_call(path: Any) -> str:

@@ -8,7 +8,7 @@ import linecache
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -50,7 +50,7 @@ def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
     thread = threading.get_ident()
     modules: list[tuple[str, str]] = []
 
-    call = torch.nn.Module._call_impl
+    call: Callable[..., Any] = torch.nn.Module._call_impl
 
     # Not by hooks: while torch believes that it is compiling, they do not see a module that raises. fx has __call__.
     def call_noting_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
