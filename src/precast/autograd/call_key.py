@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 
-TensorKey = tuple[Any, ...]
+from precast.tracing.subclasses import is_wrapper
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def ambient_key() -> tuple[Any, ...]:
@@ -23,7 +25,7 @@ def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(
         [
             (value.shape, value.dtype, value.requires_grad, value.stride(), value.device, type(value))
-            if isinstance(value, torch.Tensor) and value.layout is torch.strided
+            if type(value) in _PLAIN_TYPES and value.layout is torch.strided
             else _other_key(value)
             for value in values
         ]
@@ -35,7 +37,7 @@ def dynamic_key(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(
         [
             (_special_sizes(value), value.dtype, value.requires_grad, _memory_order(value), value.device, type(value))
-            if isinstance(value, torch.Tensor) and value.layout is torch.strided
+            if type(value) in _PLAIN_TYPES and value.layout is torch.strided
             else _other_key(value)
             for value in values
         ]
@@ -43,6 +45,10 @@ def dynamic_key(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _other_key(value: Any) -> tuple[Any, ...]:
+    if is_wrapper(value):
+        names, context = value.__tensor_flatten__()
+        inner = static_key([getattr(value, name) for name in names])
+        return (type(value), repr(context), value.shape, value.stride(), value.requires_grad, inner)
     if isinstance(value, torch.Tensor):
         return (value.shape, value.dtype, value.requires_grad, value.layout, value.device, type(value))
     # True == 1 == 1.0 in Python, but they are different constants of a program.

@@ -206,4 +206,4 @@ def _joint(call: PreparedCall, facts: BoundaryFacts, decompositions: Decompositi
         facts,
         decompositions=decompositions,
         module_names=call.module_names,
-    )
+    ).module

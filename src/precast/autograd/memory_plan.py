@@ -41,7 +41,7 @@ def plan(
                 why="none of its results requires grad",
                 fix="Give inputs or parameters that require grad.",
             )
-        joint = trace_joint(
+        traced = trace_joint(
             call.flat,
             call.fake_inputs,
             call.fakes,
@@ -50,7 +50,7 @@ def plan(
             module_names=call.module_names,
         )
     return trade_off_curve(
-        joint,
+        traced.module,
         num_fwd_outputs=len(facts.tangents),
         budgets=budgets,
         primals=[*(item.tensor for item in call.state), *call.call.leaves],

@@ -1,11 +1,13 @@
 """Traces the graphs that compilers get: the joint graph for training, or the forward alone for inference."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from precast.autograd.boundary.subclasses import Layout, PlainFunction, layout_of, plain_count, take_apart
 from precast.differentiate import joint, tangents_for
 from precast.functionalize import functionalized
 from precast.ir.boundary import BoundaryFacts
@@ -13,6 +15,19 @@ from precast.tracing.boundary_outputs import returning_boundary
 from precast.tracing.dead_code import remove_dead_nodes
 from precast.tracing.fake_inputs import FakeInputs, fresh_copies
 from precast.tracing.trace import Decompositions, FlatFunction, rename_placeholders, trace
+
+
+@dataclass(frozen=True)
+class TracedGraph:
+    """A functional graph over plain tensors, and what the values around it are made of.
+
+    ``inputs`` are the primals and ``tangents`` what follows them; ``results`` is everything that is returned.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[Layout, ...]
+    tangents: tuple[Layout, ...]
+    results: tuple[Layout, ...]
 
 
 def trace_joint(
@@ -23,7 +38,7 @@ def trace_joint(
     *,
     decompositions: Decompositions | None,
     module_names: Mapping[int, str],
-) -> fx.GraphModule:
+) -> TracedGraph:
     """``primals_1…n, tangents_1…m -> (updated inputs, outputs, bases, gradients)`` as one functional graph."""
     with fakes.mode:
         primals = [
@@ -31,15 +46,9 @@ def trace_joint(
             for value, fact in zip(inputs, facts.inputs, strict=True)
         ]
         tangents = tangents_for(facts)
-    module = trace(
-        functionalized(joint(function, facts)),
-        [*primals, *tangents],
-        fakes.mode,
-        decompositions=decompositions,
-        module_names=module_names,
+    return _trace_plain(
+        joint(function, facts), primals, tangents, fakes, decompositions=decompositions, module_names=module_names
     )
-    names = [f"primals_{i + 1}" for i in range(len(primals))] + [f"tangents_{i + 1}" for i in range(len(tangents))]
-    return tidy(rename_placeholders(module, names))
 
 
 def trace_inference(
@@ -50,21 +59,54 @@ def trace_inference(
     *,
     decompositions: Decompositions | None,
     module_names: Mapping[int, str],
-) -> fx.GraphModule:
+) -> TracedGraph:
     """``arg0_1…  -> (updated inputs, outputs, bases)`` as a functional graph."""
     with fakes.mode:
         copies = fresh_copies(inputs)
-    module = trace(
-        functionalized(returning_boundary(function, facts)),
+    return _trace_plain(
+        returning_boundary(function, facts),
         copies,
+        None,
+        fakes,
+        decompositions=decompositions,
+        module_names=module_names,
+    )
+
+
+def _trace_plain(
+    function: FlatFunction,
+    inputs: Sequence[Any],
+    tangents: Sequence[Any] | None,
+    fakes: FakeInputs,
+    *,
+    decompositions: Decompositions | None,
+    module_names: Mapping[int, str],
+) -> TracedGraph:
+    """Trace over the plain tensors inside the values; ``tangents`` are there for a joint graph only."""
+    values = [*inputs, *(tangents or ())]
+    layouts = tuple(layout_of(value) for value in values)
+    needs_grad = tuple(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
+    plain_function = PlainFunction(function, layouts, needs_grad)
+    module = trace(
+        functionalized(plain_function),
+        take_apart(values, layouts),
         fakes.mode,
         decompositions=decompositions,
         module_names=module_names,
     )
-    return tidy(rename_placeholders(module, [f"arg{i}_1" for i in range(len(inputs))]))
+    primals, others = layouts[: len(inputs)], layouts[len(inputs) :]
+    names = _input_names(plain_count(primals), plain_count(others), is_joint=tangents is not None)
+    return TracedGraph(tidy(rename_placeholders(module, names)), primals, others, tuple(plain_function.outputs))
+
+
+def _input_names(primals: int, tangents: int, *, is_joint: bool) -> list[str]:
+    if not is_joint:
+        return [f"arg{i}_1" for i in range(primals)]
+    return [f"primals_{i + 1}" for i in range(primals)] + [f"tangents_{i + 1}" for i in range(tangents)]
 
 
 def tidy(module: fx.GraphModule) -> fx.GraphModule:
+    """Drop what tracing leaves behind: detached aliases, and nodes that nobody reads."""
     for node in module.graph.nodes:
         # In a functional graph nothing is written to, so a detached alias is the value itself.
         if node.target is torch.ops.aten.detach.default:

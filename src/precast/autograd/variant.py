@@ -15,9 +15,10 @@ from precast.autograd.boundary import FlatCall
 from precast.autograd.boundary.alias_regeneration import regenerate_aliases
 from precast.autograd.boundary.autograd_function import TrainingGraphs, differentiable_call
 from precast.autograd.boundary.mutation_epilogue import apply_updates
+from precast.autograd.boundary.subclasses import by_value, over_wrappers, plain_count
 from precast.autograd.compilers_in_use import CompilersInUse, compile_graph
 from precast.autograd.graph_names import Compilation
-from precast.autograd.trace_graphs import trace_inference, trace_joint
+from precast.autograd.trace_graphs import TracedGraph, trace_inference, trace_joint
 from precast.ir.boundary import BoundaryFacts, Relation
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.node_meta import value_of
@@ -53,19 +54,20 @@ def compile_variant(
         else _inference_call(function, inputs, fakes, facts, job)
     )
     if facts.updated:
-        call = apply_updates(call, facts)
+        call = apply_updates(call, facts, inputs)
     if any(fact.relation is not Relation.FRESH for fact in facts.outputs):
-        call = regenerate_aliases(call, facts)
+        call = regenerate_aliases(call, facts, inputs)
     return call
 
 
 def _inference_call(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
 ) -> FlatCall:
-    module = trace_inference(
+    traced = trace_inference(
         function, inputs, fakes, facts, decompositions=job.compilers.decompositions, module_names=job.module_names
     )
-    graph_call = compile_graph(job.compilers.inference, module, job.compilation.graph_name("inference"))
+    compiled = compile_graph(job.compilers.inference, traced.module, job.compilation.graph_name("inference"))
+    graph_call = over_wrappers(compiled, traced.inputs, traced.results)
 
     def call(values: Sequence[Any]) -> list[Any]:
         return list(graph_call(list(values)))
@@ -76,28 +78,27 @@ def _inference_call(
 def _training_call(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
 ) -> FlatCall:
-    module = trace_joint(
+    traced = trace_joint(
         function, inputs, fakes, facts, decompositions=job.compilers.decompositions, module_names=job.module_names
     )
     count = len(facts.tangents)
-    values = [value_of(node) for node in placeholders_of(module.graph)]
-    primals, tangents = values[: len(facts.inputs)], values[len(facts.inputs) :]
-    forward, backward = job.compilers.partition(
-        module, (primals, tangents), num_fwd_outputs=count, static_lifetime_input_indices=list(job.static_inputs)
-    )
+    results, gradients = traced.results[:count], traced.results[count:]
+    forward, backward = _partition(traced, plain_count(results), job)
     returned = results_of(forward.graph)
-    results, saved = returned[:count], [node for node in returned[count:] if isinstance(node, fx.Node)]
-    relevant = _primals_in_gradients(module, len(facts.inputs), count)
+    saved = [node for node in returned[plain_count(results) :] if isinstance(node, fx.Node)]
+    relevant = _primals_in_gradients(traced, plain_count(results))
+    forward_call = compile_graph(job.compilers.forward, forward, job.compilation.graph_name("forward"))
+    backward_call = compile_graph(job.compilers.backward, backward, job.compilation.graph_name("backward"))
     return differentiable_call(
         TrainingGraphs(
-            forward=compile_graph(job.compilers.forward, forward, job.compilation.graph_name("forward")),
-            backward=compile_graph(job.compilers.backward, backward, job.compilation.graph_name("backward")),
+            forward=over_wrappers(forward_call, traced.inputs, results),
+            backward=over_wrappers(backward_call, traced.tangents, gradients),
             result_count=count,
             saved_tensor_count=sum(isinstance(value_of(node), torch.Tensor) for node in saved),
             differentiable=facts.tangents,
             opaque=_opaque_results(facts),
-            detached=_repeated_results(results, facts),
-            tangent_orders=tuple(_memory_order(tangent) for tangent in tangents),
+            detached=_repeated_results(by_value(returned, results), facts),
+            tangent_orders=_tangent_orders(facts),
             relevant=relevant,
             overwritten=tuple(i for i in relevant if i in facts.updated),
             second_order=job.second_order(function, facts),
@@ -106,36 +107,59 @@ def _training_call(
     )
 
 
+def _partition(traced: TracedGraph, plain_results: int, job: Job) -> tuple[fx.GraphModule, fx.GraphModule]:
+    examples = [value_of(node) for node in placeholders_of(traced.module.graph)]
+    split = plain_count(traced.inputs)
+    plain_places = by_value(range(split), traced.inputs)
+    return job.compilers.partition(
+        traced.module,
+        (examples[:split], examples[split:]),
+        num_fwd_outputs=plain_results,
+        static_lifetime_input_indices=[place for number in job.static_inputs for place in plain_places[number]],
+    )
+
+
 def _opaque_results(facts: BoundaryFacts) -> tuple[bool, ...]:
     aliases = [fact.relation is not Relation.FRESH for fact in facts.outputs]
     return (*(False,) * len(facts.updated), *aliases, *(False,) * len(facts.base_requires_grad))
 
 
-def _repeated_results(results: Sequence[Any], facts: BoundaryFacts) -> tuple[bool, ...]:
+def _repeated_results(results: Sequence[Sequence[Any]], facts: BoundaryFacts) -> tuple[bool, ...]:
     """Updated inputs whose new value the graph takes from an input as it is, or returns a second time."""
     updated = len(facts.updated)
-    visible = [result for result, opaque in zip(results, _opaque_results(facts), strict=True) if not opaque]
+    visible = [parts for parts, opaque in zip(results, _opaque_results(facts), strict=True) if not opaque]
     return tuple(
-        i < updated and isinstance(result, fx.Node) and (result.op == "placeholder" or visible.count(result) > 1)
-        for i, result in enumerate(results)
+        i < updated
+        and all(isinstance(part, fx.Node) for part in parts)
+        and (any(part.op == "placeholder" for part in parts) or visible.count(parts) > 1)
+        for i, parts in enumerate(results)
     )
 
 
-def _memory_order(tangent: Any) -> tuple[int, ...] | None:
-    """The dimensions from outermost to innermost in memory; ``None`` where that is their own order."""
-    if tangent.is_contiguous():
-        return None
-    return tuple(sorted(range(tangent.dim()), key=lambda dim: -size_hint(tangent.stride(dim))))
+def _tangent_orders(facts: BoundaryFacts) -> tuple[tuple[int, ...] | None, ...]:
+    with_tangent = [value for value, wanted in zip(facts.values, facts.tangents, strict=True) if wanted]
+    return tuple(_memory_order(value) for value in with_tangent)
 
 
-def _primals_in_gradients(module: fx.GraphModule, primal_count: int, result_count: int) -> tuple[int, ...]:
+def _memory_order(value: Any) -> tuple[int, ...] | None:
+    """The dimensions of a dense tensor like ``value``, from outermost to innermost; ``None`` for their own order."""
+    strides: Sequence[Any] = torch.empty_like(value, requires_grad=False).stride()
+    order = sorted(range(len(strides)), key=lambda dim: -size_hint(strides[dim]))
+    return None if order == sorted(order) else tuple(order)
+
+
+def _primals_in_gradients(traced: TracedGraph, plain_results: int) -> tuple[int, ...]:
     """The numbers of the tensor primals that any gradient is computed from."""
-    waiting = [node for node in results_of(module.graph)[result_count:] if isinstance(node, fx.Node)]
+    waiting = [node for node in results_of(traced.module.graph)[plain_results:] if isinstance(node, fx.Node)]
     seen: set[fx.Node] = set()
     while waiting:
         node = waiting.pop()
         if node not in seen:
             seen.add(node)
             waiting.extend(node.all_input_nodes)
-    primals = placeholders_of(module.graph)[:primal_count]
-    return tuple(i for i, node in enumerate(primals) if node in seen and isinstance(value_of(node), torch.Tensor))
+    primals = by_value(placeholders_of(traced.module.graph)[: plain_count(traced.inputs)], traced.inputs)
+    return tuple(
+        number
+        for number, parts in enumerate(primals)
+        if any(part in seen and isinstance(value_of(part), torch.Tensor) for part in parts)
+    )

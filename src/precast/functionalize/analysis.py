@@ -117,6 +117,7 @@ class _Outputs:
     """Sorts a function's outputs by the memory they share."""
 
     def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any], input_facts: Sequence[InputFacts]) -> None:
+        self._inputs = inputs
         self._outputs = outputs
         self._input_facts = input_facts
         self._input_numbers = {id(value): i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)}
@@ -147,7 +148,8 @@ class _Outputs:
         if key in self._inputs_by_storage and not _is_from_custom_function(output):
             number = self._inputs_by_storage[key]
             # The steps start from the input as it came; after a metadata change the caller's input is another view.
-            replay = _replay(output, with_steps=not self._input_facts[number].mutates_metadata)
+            with_steps = not self._input_facts[number].mutates_metadata
+            replay = _replay(output, with_steps=with_steps, base=self._inputs[number])
             return OutputFacts(Relation.VIEW_OF_INPUT, number, replay, needs_grad)
         if len(self._sharing[key]) > 1:
             return self._facts_of_sharing(output, self._sharing[key])
@@ -169,7 +171,7 @@ class _Outputs:
 
 def _storage_key(value: Any) -> int | None:
     """What two tensors have in common exactly if they share memory; nothing for what has no memory."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+    if not isinstance(value, torch.Tensor) or is_wrapper(value) or value.layout is not torch.strided:
         return None
     key: int = value.untyped_storage()._cdata
     return key
@@ -194,11 +196,8 @@ def _is_from_custom_function(tensor: torch.Tensor) -> bool:
     return isinstance(tensor.grad_fn, torch.autograd.function.BackwardCFunction)
 
 
-def _replay(output: torch.Tensor, *, with_steps: bool, base: torch.Tensor | None = None) -> ViewReplay:
-    offset = 0
-    if base is not None:
-        difference = output.storage_offset() - base.storage_offset()
-        offset = difference if isinstance(difference, int) else 0
+def _replay(output: torch.Tensor, *, with_steps: bool, base: torch.Tensor) -> ViewReplay:
+    offset = output.storage_offset() - base.storage_offset()
     if not with_steps or not isinstance(output, FunctionalTensor):
         return ViewReplay(None, offset)
     steps = _view_steps(output)

@@ -68,7 +68,7 @@ class FakeInputs:
         strides = _strides_like(tensor, sizes)
         with self.mode:
             made = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
-        return made.requires_grad_(tensor.requires_grad)
+        return _with_standing_of(tensor, made)
 
     def size(self, dimension: DimensionPlan, example: int) -> int | torch.SymInt:
         """The symbolic integer for a planned dimension; the example itself for a static one."""
@@ -143,9 +143,12 @@ def fresh_copies(inputs: Sequence[Any]) -> list[Any]:
 
 
 def _fresh_copy(tensor: torch.Tensor) -> torch.Tensor:
-    copy = tensor.detach()
-    # Leaf or not is copied too: autograd forbids writes into a leaf that requires grad.
+    return _with_standing_of(tensor, tensor.detach())
+
+
+def _with_standing_of(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """Let ``made`` require grad as ``tensor`` does, as a leaf or not: autograd forbids writes into leaves that do."""
     if tensor.is_leaf:
-        return copy.requires_grad_(tensor.requires_grad)
-    torch._mirror_autograd_meta_to(tensor, copy)  # type: ignore[attr-defined]
-    return copy
+        return made.requires_grad_(tensor.requires_grad)
+    torch._mirror_autograd_meta_to(tensor, made)  # type: ignore[attr-defined]
+    return made
