@@ -11,7 +11,16 @@ from precast.artifact.manifest import EntryDescription, TensorDescription, parse
 from precast.errors import InputValueError
 from precast.runtime.native import FallbackFunction, NativeLibrary, OpenModel, load_library
 from precast.runtime.onednn import preload
-from precast.runtime.tensors import DTYPES, CTensor, Tensor, allocate, as_tensor, is_torch_tensor, to_c_tensor
+from precast.runtime.tensors import (
+    DTYPES,
+    CTensor,
+    PackedTensors,
+    Tensor,
+    allocate,
+    as_tensor,
+    is_torch_tensor,
+    pack_tensors,
+)
 
 
 @dataclass(frozen=True)
@@ -35,14 +44,14 @@ class Entry:
                 fix="pass one tensor for each, in this order",
             )
         tensors = [as_tensor(value, name=each.name) for value, each in zip(arguments, expected, strict=True)]
-        inputs = (CTensor * len(tensors))(*map(to_c_tensor, tensors))
+        inputs = pack_tensors(tensors)
         like_torch = any(map(is_torch_tensor, tensors))
         results = [self._allocate(each, layout, like_torch)
                    for each, layout in zip(self.description.outputs, self._layouts(inputs), strict=True)]  # fmt: skip
-        self.model.run(self.number, inputs, (CTensor * len(results))(*map(to_c_tensor, results)))
+        self.model.run(self.number, inputs, pack_tensors(results))
         return tuple(results)
 
-    def _layouts(self, inputs: ctypes.Array[CTensor]) -> Sequence[tuple[Sequence[int], Sequence[int]]]:
+    def _layouts(self, inputs: PackedTensors) -> Sequence[tuple[Sequence[int], Sequence[int]]]:
         outputs = self.description.outputs
         fixed = [each.fixed_layout for each in outputs]
         if all(layout is not None for layout in fixed):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from precast.errors import ArtifactError
-from precast.runtime.tensors import CTensor, Tensor, to_c_tensor
+from precast.runtime.tensors import CTensor, PackedTensors, Tensor, pack_tensors
 
 ABI_VERSION = 1
 
@@ -36,16 +36,15 @@ class _OpenOptions(ctypes.Structure):
     )
 
 
+_TENSORS = (ctypes.c_void_p, ctypes.c_size_t)
 _SIGNATURES: Mapping[str, tuple[object, ...]] = {
     "precast_open": (ctypes.POINTER(_OpenOptions), ctypes.POINTER(ctypes.c_void_p)),
     "precast_close": (ctypes.c_void_p,),
     "precast_entry_count": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)),
     "precast_entry_name": (ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)),
     "precast_entry_json": (ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)),
-    "precast_infer": (ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(CTensor), ctypes.c_size_t,
-                      ctypes.POINTER(CTensor), ctypes.c_size_t),
-    "precast_run": (ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(CTensor), ctypes.c_size_t,
-                    ctypes.POINTER(CTensor), ctypes.c_size_t),
+    "precast_infer": (ctypes.c_void_p, ctypes.c_size_t, *_TENSORS, *_TENSORS),
+    "precast_run": (ctypes.c_void_p, ctypes.c_size_t, *_TENSORS, *_TENSORS),
 }  # fmt: skip
 
 # Descriptors of loaded code stay open: the loader knows libraries by path, so a path must not come to mean another.
@@ -109,12 +108,14 @@ class OpenModel:
         fallback: FallbackFunction | None = None,
     ):
         self.library = library
-        tensors = [_NamedTensor(name.encode(), to_c_tensor(weight)) for name, weight in weights.items()]
-        self._weights = (_NamedTensor * len(tensors))(*tensors)
-        self._owners = tuple(weights.values())
+        packed = pack_tensors(list(weights.values()))
+        tensors = (CTensor * packed.count).from_buffer_copy(packed.content) if weights else ()
+        named = [_NamedTensor(name.encode(), tensor) for name, tensor in zip(weights, tensors, strict=True)]
+        self._weights = (_NamedTensor * len(named))(*named)
+        self._owners = packed.owners
         self._failure: BaseException | None = None
         self._fallback = _FALLBACK(self._guard(fallback)) if fallback else _FALLBACK()
-        options = _OpenOptions(ABI_VERSION, self._weights, len(tensors), self._fallback, None)
+        options = _OpenOptions(ABI_VERSION, self._weights, len(weights), self._fallback, None)
         self.handle = ctypes.c_void_p()
         library.check(library.handle.precast_open(ctypes.byref(options), ctypes.byref(self.handle)), error=ValueError)
 
@@ -142,12 +143,14 @@ class OpenModel:
             texts.append(text.value.decode())
         return texts
 
-    def infer(self, entry: int, inputs: ctypes.Array[CTensor], outputs: ctypes.Array[CTensor]) -> None:
+    def infer(self, entry: int, inputs: PackedTensors, outputs: ctypes.Array[CTensor]) -> None:
         function = self.library.handle.precast_infer
-        self.library.check(function(self.handle, entry, inputs, len(inputs), outputs, len(outputs)), error=ValueError)
+        status = function(self.handle, entry, inputs.content, inputs.count, outputs, len(outputs))
+        self.library.check(status, error=ValueError)
 
-    def run(self, entry: int, inputs: ctypes.Array[CTensor], outputs: ctypes.Array[CTensor]) -> None:
-        status = self.library.handle.precast_run(self.handle, entry, inputs, len(inputs), outputs, len(outputs))
+    def run(self, entry: int, inputs: PackedTensors, outputs: PackedTensors) -> None:
+        function = self.library.handle.precast_run
+        status = function(self.handle, entry, inputs.content, inputs.count, outputs.content, outputs.count)
         if status != 0 and self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure

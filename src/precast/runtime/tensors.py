@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -48,13 +50,58 @@ _CODES = {name: (code, bits) for code, bits, name in DTYPES.values()}
 _NAMES = {(code, bits): name for code, bits, name in DTYPES.values()}
 
 
-def to_c_tensor(tensor: Tensor) -> CTensor:
-    """Describe a tensor's memory; the tensor must outlive the description."""
+@dataclass(frozen=True)
+class Layout:
+    """All of a tensor's description but its address: bytes of the structure, and the arrays they point to."""
+
+    description: bytes
+    owners: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class PackedTensors:
+    """An array of `precast_tensor` as bytes; `owners` keep alive what it points to."""
+
+    content: bytes
+    count: int
+    owners: tuple[object, ...]
+
+
+def pack_tensors(tensors: Sequence[Tensor]) -> PackedTensors:
+    """Describe tensors' memory to compiled code."""
+    # Bytes put together by hand: filling ctypes structures field by field takes longer than a small kernel.
+    parts, owners = list[bytes](), list[object](tensors)
+    for tensor in tensors:
+        address, layout = _describe(tensor)
+        parts += (address.to_bytes(8, sys.byteorder), layout.description)
+        owners.append(layout)
+    return PackedTensors(b"".join(parts), len(tensors), tuple(owners))
+
+
+def _describe(tensor: Tensor) -> tuple[int, Layout]:
     if is_torch_tensor(tensor):
-        return _c_tensor(tensor.data_ptr(), str(tensor.dtype)[6:], tensor.shape, tensor.stride())  # type: ignore[attr-defined]
-    array = tensor if isinstance(tensor, np.ndarray) else np.from_dlpack(tensor)  # type: ignore[arg-type]
-    size = array.itemsize
-    return _c_tensor(array.ctypes.data, array.dtype.name, array.shape, [stride // size for stride in array.strides])
+        return tensor.data_ptr(), _layout(tensor.dtype, tensor.shape, tensor.stride())  # type: ignore[attr-defined]
+    array = tensor
+    assert isinstance(array, np.ndarray), "`as_tensor` makes it one"
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    return array.__array_interface__["data"][0], _layout(array.dtype, array.shape, strides)
+
+
+@lru_cache(maxsize=4096)
+def _layout(dtype: object, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+    """Kept from call to call: programs are called with few layouts."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in _CODES:
+        raise InputTypeError(
+            f"tensors of {name} are not supported",
+            why=f"compiled code knows {', '.join(_CODES)}",
+            fix="convert the tensor first",
+        )
+    rank, (code, bits) = len(shape), _CODES[name]
+    numbers = ctypes.c_int64 * rank
+    sizes, steps = numbers(*shape), numbers(*strides)
+    description = bytes(CTensor(None, 1, 0, rank, code, bits, 1, sizes, steps, 0))[8:]
+    return Layout(description, (sizes, steps))
 
 
 def is_torch_tensor(value: object) -> bool:
@@ -66,8 +113,10 @@ def as_tensor(value: object, *, name: str) -> Tensor:
     """A value that compiled code can read: tensors as they are, a whole number as a size; lists are refused."""
     if isinstance(value, int) and not isinstance(value, bool):
         return np.asarray(value, np.int64)
-    if isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
+    if isinstance(value, np.ndarray) or is_torch_tensor(value):
         return value  # type: ignore[return-value]
+    if hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
     raise InputTypeError(
         f"{name} is a {type(value).__name__}, not a tensor",
         why="compiled code reads memory in place",
@@ -93,16 +142,3 @@ def allocate(code: tuple[int, int], shape: Sequence[int], strides: Sequence[int]
     flat = np.empty(length, dtype)
     byte_strides = [stride * dtype.itemsize for stride in strides]
     return np.lib.stride_tricks.as_strided(flat, shape, byte_strides)
-
-
-def _c_tensor(data: int, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> CTensor:
-    rank = len(shape)
-    if dtype not in _CODES:
-        raise InputTypeError(
-            f"tensors of {dtype} are not supported",
-            why=f"compiled code knows {', '.join(_CODES)}",
-            fix="convert the tensor first",
-        )
-    numbers = ctypes.c_int64 * rank
-    code, bits = _CODES[dtype]
-    return CTensor(data, 1, 0, rank, code, bits, 1, numbers(*shape), numbers(*strides), 0)
