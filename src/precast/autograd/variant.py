@@ -5,7 +5,7 @@ After:  a ``FlatCall`` that has the same effects and gradients over compiled fun
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import fx
 from precast.autograd.boundary import FlatCall
 from precast.autograd.boundary.alias_regeneration import regenerate_aliases
 from precast.autograd.boundary.autograd_function import TrainingGraphs, differentiable_call
+from precast.autograd.boundary.kept_mutations import keep_mutations
 from precast.autograd.boundary.mutation_epilogue import apply_updates
 from precast.autograd.boundary.subclasses import by_value, over_wrappers, plain_count
 from precast.autograd.compilers_in_use import CompilersInUse, compile_graph
@@ -48,11 +49,10 @@ def compile_variant(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
 ) -> FlatCall:
     """Trace, split and compile ``function`` for the fake ``inputs``. Must run inside a ``tracing_session``."""
-    call = (
-        _training_call(function, inputs, fakes, facts, job)
-        if torch.is_grad_enabled() and any(facts.tangents)
-        else _inference_call(function, inputs, fakes, facts, job)
-    )
+    if torch.is_grad_enabled() and any(facts.tangents):
+        call = _training_call(function, inputs, fakes, facts, job)
+    else:
+        call, facts = _inference_call(function, inputs, fakes, facts, job)
     if facts.updated:
         call = apply_updates(call, facts, inputs)
     if any(fact.relation is not Relation.FRESH for fact in facts.outputs):
@@ -62,17 +62,21 @@ def compile_variant(
 
 def _inference_call(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
-) -> FlatCall:
+) -> tuple[FlatCall, BoundaryFacts]:
+    """The call of the forward alone, and what is left to do around it."""
     traced = trace_inference(
         function, inputs, fakes, facts, decompositions=job.compilers.decompositions, module_names=job.module_names
     )
+    if job.compilers.keep_inference_input_mutations and not any((*traced.inputs, *traced.results)):
+        facts = keep_mutations(traced.module, facts)
+        traced = replace(traced, results=(None,) * len(facts.values))
     compiled = compile_graph(job.compilers.inference, traced.module, job.compilation.graph_name("inference"))
     graph_call = over_wrappers(compiled, traced.inputs, traced.results)
 
     def call(values: Sequence[Any]) -> list[Any]:
         return list(graph_call(list(values)))
 
-    return call
+    return call, facts
 
 
 def _training_call(
