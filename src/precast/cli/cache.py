@@ -1,0 +1,106 @@
+"""``precast cache``: what the cache on disk holds, and how to empty it."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from precast.cache import Store, StoreInfo, open_store
+from precast.errors import CacheError
+from precast.options import Options
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def cache() -> None:
+    """Show or empty the cache of compiled programs."""
+
+
+@app.command()
+def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show what the cache holds."""
+    with _usable_store() as store:
+        found = store.info()
+    if as_json:
+        typer.echo(json.dumps(_as_json(found), indent=2))
+        return
+    console = Console()
+    # A path is one word to people who copy it: never wrapped, never read as markup.
+    console.print(Text(f"{found.directory}"), soft_wrap=True)
+    share = f", {found.bytes / found.limit:.0%} full" if found.limit else ""
+    console.print(Text(f"{_entries(found.entries)}, {_amount(found.bytes)} of {_amount(found.limit)}{share}"))
+    if found.kinds:
+        console.print(_as_table(found))
+
+
+@app.command()
+def clear(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
+    """Remove everything from the cache; what is needed again is compiled again."""
+    with _usable_store() as store:
+        found = store.info()
+        if not found.entries:
+            typer.echo("The cache is empty.")
+            return
+        amount = f"{_entries(found.entries)}, {_amount(found.bytes)}"
+        if not yes:
+            typer.confirm(f"Remove {amount} from {found.directory}?", abort=True)
+        with Console(stderr=True).status("Removing…"):
+            store.clear()
+    typer.echo(f"Removed {amount}.")
+
+
+@contextmanager
+def _usable_store() -> Iterator[Store]:
+    """The store that the environment names; what the system refuses is told as our error."""
+    store = open_store(Options.from_environment())
+    try:
+        yield store
+    except OSError as error:
+        raise CacheError(
+            f"the cache in {store.directory} cannot be read or changed",
+            why=str(error),
+            fix="make the folder yours to read and write, or name another in PRECAST_CACHE_DIR",
+        ) from error
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
+
+
+def _amount(count: int) -> str:
+    """Bytes in the powers of 1024 that the option for the limit is given in."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.1f} {unit}" if unit != "B" else f"{count} B"
+
+
+def _as_table(found: StoreInfo) -> Table:
+    table = Table("kind", box=None, pad_edge=False)
+    table.add_column("entries", justify="right")
+    table.add_column("size", justify="right")
+    table.add_column("last used")
+    for kind in found.kinds:
+        last_used = datetime.fromtimestamp(kind.last_used).strftime("%Y-%m-%d %H:%M")
+        table.add_row(kind.kind, str(kind.entries), _amount(kind.bytes), last_used)
+    return table
+
+
+def _as_json(found: StoreInfo) -> dict[str, object]:
+    return {
+        "directory": str(found.directory),
+        "limit": found.limit,
+        "entries": found.entries,
+        "bytes": found.bytes,
+        "kinds": [asdict(kind) for kind in found.kinds],
+    }
