@@ -4,6 +4,7 @@ from collections import namedtuple
 from dataclasses import dataclass
 
 import pytest
+import sympy
 import torch
 from torch.utils import _pytree as pytree
 
@@ -27,11 +28,9 @@ pytree.register_dataclass(Tokens)
 
 def shapes(program):
     """The inputs' shapes, with symbols by the users' names."""
-    names = {symbol.symbol: symbol.name for symbol in program.sizes.symbols}
-    return [
-        tuple(size if isinstance(size, int) else str(size.xreplace({s: type(s)(n) for s, n in names.items()})) for size in shape)
-        for shape in (TensorSpec.of(node.meta["val"]).shape for node in program.placeholders)
-    ]  # fmt: skip
+    names = {symbol.symbol: sympy.Symbol(symbol.name) for symbol in program.sizes.symbols}
+    specs = [TensorSpec.of(node.meta["val"]) for node in program.placeholders]
+    return [tuple(s if isinstance(s, int) else str(s.xreplace(names)) for s in spec.shape) for spec in specs]
 
 
 def total(*args, **kwargs):

@@ -70,7 +70,7 @@ def test_an_operator_without_fake_kernel():
         def function(a):
             return torch.ops.precast_test.opaque(a)
 
-        with pytest.raises(UnsupportedOpError, match="precast_test.opaque") as failure:
+        with pytest.raises(UnsupportedOpError, match=r"precast_test\.opaque") as failure:
             capture(function, (x,))
     assert "torch.ops.precast_test.opaque(a)" in failure.value.at
     assert "register_fake" in failure.value.fix
@@ -80,7 +80,7 @@ def test_the_users_own_errors_pass_through():
     def function(a):
         raise FileNotFoundError("weights.bin")
 
-    with pytest.raises(FileNotFoundError, match="weights.bin"):
+    with pytest.raises(FileNotFoundError, match=r"weights\.bin"):
         capture(function, (x,))
 
 

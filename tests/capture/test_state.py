@@ -112,7 +112,7 @@ class Counter(torch.nn.Module):
 def test_an_assigned_buffer_becomes_an_update():
     model = Counter()
     program = functionalize(capture(model, (x,)))
-    assert [(s.kind, s.target) for s in program.signature.outputs][0] == (OutputKind.BUFFER_MUTATION, "count")
+    assert next((s.kind, s.target) for s in program.signature.outputs) == (OutputKind.BUFFER_MUTATION, "count")
     assert interpret(program, x).tolist() == [1.0, 1.0]
     assert interpret(program, x).tolist() == [2.0, 2.0]
     assert model.count == 2
