@@ -5,13 +5,15 @@ After:  ``add = add(b_count, 1); relu = relu(x); return (add, relu, relu)`` with
 ``BUFFER_MUTATION count; USER_INPUT_MUTATION x; USER_OUTPUT``.
 """
 
+from dataclasses import replace
+
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from precast.errors import StateMutationError
 from precast.functionalize.analysis import analyze
 from precast.functionalize.functional_run import functionalized
-from precast.ir.boundary import BoundaryFacts
+from precast.ir.boundary import BoundaryFacts, OutputFacts
 from precast.ir.node_meta import source_line_of, value_of
 from precast.ir.program import Program
 from precast.ir.signature import InputKind, InputSpec, OutputKind, OutputSpec
@@ -32,9 +34,15 @@ _MUTATION_KINDS = {
 
 
 def functionalize(
-    program: Program, *, decompositions: Decompositions | None = None, pre_dispatch: bool = False
+    program: Program,
+    *,
+    decompositions: Decompositions | None = None,
+    pre_dispatch: bool = False,
+    keep_aliases: bool = True,
 ) -> Program:
     """The same program as pure data flow; its ``boundary`` says what callers must be given back.
+
+    Without ``keep_aliases`` outputs are values like any other: nothing is returned just to make aliases again.
 
     >>> import torch
     >>> from precast.capture import capture
@@ -53,6 +61,7 @@ def functionalize(
     mode = _fake_mode_of(program)
     with tracing_session():
         boundary = analyze(run, inputs, mode)
+        boundary = boundary if keep_aliases else _without_aliases(boundary)
         _refuse_updated_constants(program, boundary)
         with mode:
             copies = fresh_copies(inputs)
@@ -76,6 +85,12 @@ def _fake_mode_of(program: Program) -> FakeTensorMode:
     """The mode that made the program's values, so that sizes keep their symbols."""
     values = (node.meta.get("val") for node in program.graph.nodes)
     return next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None) or FakeInputs().mode
+
+
+def _without_aliases(boundary: BoundaryFacts) -> BoundaryFacts:
+    values = boundary.values[: len(boundary.updated) + len(boundary.outputs)]
+    outputs = [OutputFacts(requires_grad=fact.requires_grad, is_tensor=fact.is_tensor) for fact in boundary.outputs]
+    return replace(boundary, outputs=tuple(outputs), base_requires_grad=(), values=values)
 
 
 def _refuse_updated_constants(program: Program, boundary: BoundaryFacts) -> None:

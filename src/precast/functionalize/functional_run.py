@@ -37,9 +37,12 @@ def from_functional(value: Any) -> Any:
 
 @contextmanager
 def functional_mode(*, pre_dispatch: bool = False, discover_tokens: bool = False) -> Iterator[FunctionalTensorMode]:
-    """Under it, ops on functional tensors are recorded in their functional form."""
+    """Under it, ops on functional tensors are recorded in their functional form.
+
+    With ``pre_dispatch`` ops that are made of others stay whole, unless they write or may return an alias.
+    """
     above = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
-    mode = FunctionalTensorMode(pre_dispatch=pre_dispatch, _allow_token_discovery=discover_tokens)
+    mode = FunctionalTensorMode(pre_dispatch, export=pre_dispatch, _allow_token_discovery=discover_tokens)
     with above, mode:
         yield mode
 

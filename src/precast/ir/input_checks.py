@@ -11,7 +11,7 @@ from precast.errors import InputValueError
 from precast.ir.node_meta import value_of
 from precast.ir.program import Program
 from precast.ir.signature import ConstantArgument, InputKind, InputSpec
-from precast.ir.sizes import bind_sizes
+from precast.ir.sizes import SymbolicSizes, bind_sizes
 from precast.ir.tensor_spec import TensorSpec
 
 
@@ -23,32 +23,43 @@ class Leaf:
     value: Any
 
 
-def check_leaves(program: Program, leaves: Sequence[Leaf]) -> None:
-    """Raise an ``InputValueError`` that names the first leaf that does not fit, or all sizes that do not."""
+@dataclass(frozen=True)
+class ExpectedConstant:
+    """A leaf that must be this Python value."""
+
+    value: object
+
+
+ExpectedLeaf = TensorSpec | ExpectedConstant | None
+"""What a leaf of a call must be; ``None`` for anything."""
+
+
+def expected_leaves(program: Program) -> tuple[ExpectedLeaf, ...]:
+    """What the leaves of a call must be, in order."""
     inputs = zip(program.signature.inputs, program.placeholders, strict=True)
-    wanted = [(spec, node) for spec, node in inputs if spec.kind is InputKind.USER_INPUT]
+    return tuple(_expected(spec, node) for spec, node in inputs if spec.kind is InputKind.USER_INPUT)
+
+
+def check_leaves(expected: Sequence[ExpectedLeaf], sizes: SymbolicSizes, leaves: Sequence[Leaf]) -> None:
+    """Raise an ``InputValueError`` that names the first leaf that does not fit, or all sizes that do not."""
     tensors: list[tuple[Leaf, TensorSpec]] = []
-    for (spec, node), leaf in zip(wanted, leaves, strict=True):
-        expected = _expected_tensor(spec, node)
-        if expected is None:
-            _check_constant(spec, leaf)
-        else:
-            _check_tensor(expected, leaf)
-            tensors.append((leaf, expected))
-    _check_sizes(program, tensors)
+    for wanted, leaf in zip(expected, leaves, strict=True):
+        if isinstance(wanted, ExpectedConstant):
+            _check_constant(wanted.value, leaf)
+        elif wanted is not None:
+            _check_tensor(wanted, leaf)
+            tensors.append((leaf, wanted))
+    _check_sizes(sizes, tensors)
 
 
-def _expected_tensor(spec: InputSpec, node: fx.Node) -> TensorSpec | None:
+def _expected(spec: InputSpec, node: fx.Node) -> ExpectedLeaf:
     if isinstance(spec.arg, ConstantArgument):
-        return None
+        return ExpectedConstant(spec.arg.value)
     value = value_of(node)
     return TensorSpec.of(value) if isinstance(value, torch.Tensor) else None
 
 
-def _check_constant(spec: InputSpec, leaf: Leaf) -> None:
-    if not isinstance(spec.arg, ConstantArgument):
-        return
-    expected = spec.arg.value
+def _check_constant(expected: object, leaf: Leaf) -> None:
     # True == 1 == 1.0 for Python, but not for the program. NaN is not even itself.
     if type(leaf.value) is type(expected) and (leaf.value == expected or leaf.value != leaf.value):
         return
@@ -78,16 +89,16 @@ def _check_tensor(expected: TensorSpec, leaf: Leaf) -> None:
     )
 
 
-def _check_sizes(program: Program, tensors: Sequence[tuple[Leaf, TensorSpec]]) -> None:
+def _check_sizes(sizes: SymbolicSizes, tensors: Sequence[tuple[Leaf, TensorSpec]]) -> None:
     binding, mismatches = bind_sizes([spec.shape for _, spec in tensors], [leaf.value.shape for leaf, _ in tensors])
     wrong = []
     for tensor, dimension, size, came in mismatches:
         leaf, spec = tensors[tensor]
         wrong.append(f"{leaf.path}.shape[{dimension}] is {came}, but {_wanted_size(spec.shape[dimension], size)}")
-    for symbol, came in program.sizes.out_of_range(binding):
+    for symbol, came in sizes.out_of_range(binding):
         wrong.append(f"{symbol.seen_at} is {came}, outside of {symbol.name} in {symbol.range}")
-    for guard in [] if wrong else program.sizes.failing_guards(binding):
-        values = ", ".join(f"{s.name} = {binding[s.symbol]}" for s in program.sizes.symbols if s.symbol in binding)
+    for guard in [] if wrong else sizes.failing_guards(binding):
+        values = ", ".join(f"{s.name} = {binding[s.symbol]}" for s in sizes.symbols if s.symbol in binding)
         wrong.append(f"{guard.condition} does not hold for {values}" + (f" (asked at {guard.at})" if guard.at else ""))
     if wrong:
         raise InputValueError(

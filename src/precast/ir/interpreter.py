@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError
 from precast.ir.boundary import InputFacts
-from precast.ir.input_checks import Leaf, check_leaves
+from precast.ir.input_checks import Leaf, check_leaves, expected_leaves
 from precast.ir.program import Program
 from precast.ir.signature import InputKind, OutputKind
 
@@ -50,7 +50,7 @@ def bind_inputs(
             fix="Call it with the same nesting of tuples, lists, dicts and keywords.",
         )
     leaves = [Leaf(_path_in_call(path), value) for path, value in with_paths]
-    check_leaves(program, leaves)
+    check_leaves(expected_leaves(program), program.sizes, leaves)
     remaining = iter(leaves)
     bound: list[Any] = []
     for spec in program.signature.inputs:

@@ -83,6 +83,14 @@ _TOLD_BY_HAND: dict[Fact, frozenset[str]] = {
         """
     ),
     Fact.DATA_DEPENDENT: _aten("_local_scalar_dense nonzero"),
+    # Recorded before autograd and autocast: they change what later ops do.
+    Fact.EFFECTFUL: frozenset(
+        {
+            "torch._C._set_grad_enabled",
+            "torch.amp.autocast_mode._enter_autocast",
+            "torch.amp.autocast_mode._exit_autocast",
+        }
+    ),
 }
 
 # By name, since older versions of torch do not have all tags.

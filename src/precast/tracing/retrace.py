@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import torch
 from torch import fx
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from precast.tracing.provenance import attributed_to
 from precast.tracing.trace import FlatFunction
@@ -14,6 +16,16 @@ class _AttributingInterpreter(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         with attributed_to(n):
             return super().run_node(n)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # While tracing before dispatch, calling these would record them and leave autocast as it is.
+        if target is _enter_autocast:
+            region = torch.amp.autocast(*args)
+            region.__enter__()
+            return region
+        if target is _exit_autocast:
+            return args[0].__exit__(None, None, None)
+        return super().call_function(target, args, kwargs)
 
 
 def as_flat_function(module: fx.GraphModule) -> FlatFunction:
