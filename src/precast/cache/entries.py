@@ -77,8 +77,8 @@ def read_intact(path: Path, kind: str, key: str) -> bytes:
 def write_entry(folder: Path, kind: str, key: str, data: bytes, *, suffix: str = "") -> Path:
     """Add an entry; readers see all of it or nothing, and after a crash of the machine too."""
     shard = _shard(folder, kind, key)
-    make_private(folder / PARTIAL)
-    make_private(shard)
+    for needed in (folder / PARTIAL, shard.parent, shard):
+        make_private(needed)
     descriptor, partial = tempfile.mkstemp(dir=folder / PARTIAL)  # for the owner only, by mkstemp's promise
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -51,7 +51,7 @@ class Store:
         self.limit = limit
         self._folder = directory / _FOLDER
         self._lock = self._folder / "lock"
-        self._is_usable: bool | None = None
+        self._is_refused = False
         self._accounts = threading.Lock()
         # What this process may still write before it looks again at what all processes have written.
         self._allowance = 0
@@ -195,14 +195,15 @@ class Store:
         return there
 
     def _check_usable(self) -> bool:
-        if self._is_usable is None:
-            is_usable = False
+        """Whether the folder can be used, made anew if someone deleted it; once refused, it stays so."""
+        is_usable = False
+        if not self._is_refused:
             with self._carrying_on():
                 make_private(self.directory)
                 make_private(self._folder)
                 is_usable = True
-            self._is_usable = is_usable
-        return self._is_usable
+            self._is_refused = not is_usable
+        return is_usable
 
     @contextmanager
     def _carrying_on(self) -> Iterator[None]:
