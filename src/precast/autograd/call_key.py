@@ -51,6 +51,12 @@ def _other_key(value: Any) -> tuple[Any, ...]:
         return (type(value), repr(context), value.shape, value.stride(), value.requires_grad, inner)
     if isinstance(value, torch.Tensor):
         return (value.shape, value.dtype, value.requires_grad, value.layout, value.device, type(value))
+    if isinstance(value, float):
+        # 0.0 == -0.0 and nan != nan.
+        return (float, value.hex())
+    if isinstance(value, slice):
+        # Not hashable before Python 3.12.
+        return (slice, *map(_other_key, (value.start, value.stop, value.step)))
     # True == 1 == 1.0 in Python, but they are different constants of a program.
     return (type(value), value)
 

@@ -52,18 +52,11 @@ class ViewReplay:
     """How to make an alias again from its base.
 
     ``steps`` are torch's recorded view operations. Where there are none (symbolic sizes, or a base that is itself a
-    view), the alias is cut out of the base's memory by size, stride and offset.
+    view), the alias is cut out of the base's memory by size, stride and offset; the offset counts from the base's.
     """
 
     steps: tuple[torch._C._functionalization.ViewMeta, ...] | None
-    offset_from_base: int = 0
-
-    def apply(self, base: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-        """The alias of ``base``; ``like`` shows its sizes and strides where there are no recorded steps."""
-        if self.steps is not None:
-            return torch._C._functionalization.apply_view_meta_sequence(base, list(self.steps))
-        assert like is not None, "an alias without recorded steps needs an example of its sizes"
-        return base.as_strided(like.size(), like.stride(), base.storage_offset() + self.offset_from_base)
+    offset_from_base: int | torch.SymInt = 0
 
 
 @dataclass(frozen=True)

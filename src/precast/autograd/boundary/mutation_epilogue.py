@@ -10,29 +10,44 @@ from typing import Any
 import torch
 
 from precast.autograd.boundary import FlatCall
+from precast.autograd.boundary.traced_layout import TracedLayout, layout_of
 from precast.ir.boundary import BoundaryFacts, InputFacts
 
 
-def apply_updates(inner: FlatCall, facts: BoundaryFacts) -> FlatCall:
-    """Wrap ``inner``, whose first results are the updated inputs, so that it applies them."""
-    updates = [(number, facts.inputs[number]) for number in facts.updated]
+def apply_updates(inner: FlatCall, facts: BoundaryFacts, fakes: Sequence[Any]) -> FlatCall:
+    """Wrap ``inner``, whose first results are the updated inputs, so that it applies them.
+
+    ``fakes`` are the inputs that it was traced with.
+    """
+    updates = [
+        (number, facts.inputs[number], _layout(facts.inputs[number], value, fakes[number], fakes))
+        for number, value in zip(facts.updated, facts.values, strict=False)
+    ]
 
     def call(inputs: Sequence[Any]) -> list[Any]:
-        originals = [inputs[number] for number, _ in updates]
+        # The callee may empty its list of inputs.
+        originals = list(inputs)
         results = inner(inputs)
-        for original, value, (_, fact) in zip(originals, results, updates, strict=False):
-            _apply(original, value, fact)
+        for value, (number, fact, layout) in zip(results, updates, strict=False):
+            if layout is None:
+                _take_data(originals[number], value, fact)
+            else:
+                _take_shape(originals[number], value, fact, layout(originals, value))
         return results[len(updates) :]
 
     return call
 
 
-def _apply(original: torch.Tensor, value: torch.Tensor, facts: InputFacts) -> None:
+def _layout(facts: InputFacts, value: torch.Tensor, before: torch.Tensor, fakes: Sequence[Any]) -> TracedLayout | None:
+    if facts.replaces_storage or not facts.mutates_metadata:
+        return None
+    return layout_of(value, fakes, offset=value.storage_offset() - before.storage_offset())
+
+
+def _take_data(original: torch.Tensor, value: torch.Tensor, facts: InputFacts) -> None:
     if facts.replaces_storage:
         with torch.no_grad():
             original.set_(value)  # type: ignore[call-overload]
-    elif facts.mutates_metadata:
-        _take_shape(original, value, facts)
     elif facts.update_needs_gradient:
         original.copy_(value)
     else:
@@ -40,17 +55,19 @@ def _apply(original: torch.Tensor, value: torch.Tensor, facts: InputFacts) -> No
             original.copy_(value)
 
 
-def _take_shape(original: torch.Tensor, value: torch.Tensor, facts: InputFacts) -> None:
+def _take_shape(
+    original: torch.Tensor, value: torch.Tensor, facts: InputFacts, layout: tuple[Sequence[int], Sequence[int], int]
+) -> None:
     """Give the caller's tensor the new sizes and strides over its own memory, and the new data if that changed too."""
-    needed = value.storage_offset() + sum(
-        (size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)
-    )
-    if value.numel() and (needed + 1) * value.element_size() > original.untyped_storage().nbytes():
+    size, stride, offset = layout
+    start = original.storage_offset() + offset
+    end = start + 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    if value.numel() and end * value.element_size() > original.untyped_storage().nbytes():
         # The program made room (resize_): the caller's memory grows as eager's would.
         with torch.no_grad():
-            original.resize_(value.shape)
+            original.resize_(size)
             original.copy_(value)
         return
-    original.as_strided_(value.size(), value.stride(), value.storage_offset())
+    original.as_strided_(size, stride, start)
     if facts.mutates_data:
         original.copy_(value)
