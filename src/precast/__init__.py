@@ -59,7 +59,13 @@ _HOMES = {
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
+# Packages that are public themselves.
+_PACKAGES = {"autograd", "compilers", "partition"}
+
+
 def __getattr__(name: str) -> object:
+    if name in _PACKAGES:
+        return import_module(f"precast.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'precast' has no attribute {name!r}")
     value: object = getattr(import_module(_HOMES[name]), name)
