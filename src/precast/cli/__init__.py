@@ -15,6 +15,7 @@ from precast.errors import PrecastError
 
 # Subcommand, which is also its file → what the help says of it.
 SUBCOMMANDS = {
+    "backends": "List what can be chosen as backend.",
     "cache": "Show or empty the cache of compiled programs.",
     "doctor": "Check that this machine has what Precast needs.",
 }

@@ -1,0 +1,35 @@
+"""``precast backends``: what can be chosen as ``backend=`` of ``precast.compile``."""
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from precast.compilers.registry import get_backend, list_backends
+from precast.errors import PrecastError
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def backends(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List the backends that precast.compile can be told to use."""
+    described = {name: _describe(name) for name in list_backends()}
+    if as_json:
+        typer.echo(json.dumps(described, indent=2))
+        return
+    table = Table("backend", "what it does", box=None, pad_edge=False)
+    for name, description in described.items():
+        table.add_row(name, Text(description))
+    Console().print(table)
+
+
+def _describe(name: str) -> str:
+    # One backend that cannot be loaded (an extra that is not installed) must not hide the others.
+    try:
+        return get_backend(name).description
+    except (PrecastError, ImportError) as error:
+        return f"cannot be loaded: {str(error).splitlines()[0]}"
