@@ -182,9 +182,11 @@ def _by_position(
     names = positional_names(function, len(args))
     remaining = dict(dynamic_shapes)
     positional: list[Any] = []
-    for name, group in _grouped(names):
+    variadic = _variadic_name(function)
+    for name in dict.fromkeys(names):
         spec = remaining.pop(name, None)
-        positional += [spec] if group is None else list(spec or [None] * group)
+        # The elements of *args are described together, under its name.
+        positional += list(spec or [None] * names.count(name)) if name == variadic else [spec]
     keywords = {name: remaining.pop(name) for name in list(remaining) if name in kwargs}
     for name in [name for name in remaining if isinstance(remaining[name], Mapping) and name == "kwargs"]:
         keywords |= remaining.pop(name)
@@ -197,23 +199,27 @@ def _by_position(
     return positional, keywords
 
 
-def _grouped(names: Sequence[str]) -> Iterator[tuple[str, int | None]]:
-    """Argument names in order; the elements of ``*args`` as one group with its length."""
-    for name in dict.fromkeys(names):
-        count = list(names).count(name)
-        yield name, None if count == 1 and not name.startswith("*") else count
-
-
 def positional_names(function: Callable[..., Any], count: int) -> list[str]:
     """What the function itself calls its first ``count`` arguments; those that ``*args`` takes share its name."""
-    target = function.forward if isinstance(function, torch.nn.Module) else function
-    try:
-        parameters = list(inspect.signature(target).parameters.values())
-    except (TypeError, ValueError):
+    parameters = _parameters(function)
+    if parameters is None:
         return [f"arg{i}" for i in range(count)]
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "arg")
-    return named + [rest] * (count - len(named))
+    return named + [_variadic_name(function) or "arg"] * (count - len(named))
+
+
+def _variadic_name(function: Callable[..., Any]) -> str | None:
+    """What the function calls its ``*args``, if it has any."""
+    return next((p.name for p in _parameters(function) or () if p.kind is p.VAR_POSITIONAL), None)
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    """The parameters of a function or of a module's forward; ``None`` for builtins that do not tell."""
+    target = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        return list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        return None
 
 
 def _walk(value: Any, spec: Any, path: str) -> Iterator[TensorDims | None]:
