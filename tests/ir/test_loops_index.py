@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precast.ir.loops.index import (
+    Symbol,
     Variable,
     atom,
     coefficient_of,
@@ -12,6 +13,8 @@ from precast.ir.loops.index import (
     evaluate,
     floor_divide,
     is_between,
+    maximum,
+    minimum,
     remainder,
     substitute,
     symbol,
@@ -39,6 +42,10 @@ k = atom(KS)
         (substitute(floor_divide(i, 3), {I8: constant(7)}), "2"),
         (floor_divide(7, 2), "3"),
         (i * 0 + 5, "5"),
+        (maximum(s + 1, 0), "s + 1"),
+        (minimum(s, s + 2), "s"),
+        (maximum(s - 3, 0), "max(0, s - 3)"),
+        (substitute(minimum(s, 4), {Symbol("s"): constant(9)}), "4"),
     ],
 )
 def test_simplifies(simplified, text):
@@ -71,6 +78,8 @@ expressions = st.recursive(
         st.tuples(inner, st.integers(1, 7)).map(lambda pair: floor_divide(*pair)),
         st.tuples(inner, st.integers(1, 7)).map(lambda pair: remainder(*pair)),
         inner.map(lambda value: floor_divide(value, s)),
+        st.tuples(inner, inner).map(lambda pair: maximum(*pair)),
+        st.tuples(inner, inner).map(lambda pair: minimum(pair[0] - 2, pair[1])),
         inner.map(lambda value: remainder(value, s)),
     ),
     max_leaves=8,

@@ -6,7 +6,7 @@ import math
 import re
 import struct
 
-from precast.ir.loops.index import Index, Quotient, Remainder, Symbol, Variable, is_non_negative
+from precast.ir.loops.index import Atom, Extreme, Index, Quotient, Symbol, Variable, is_non_negative
 
 CPP_TYPES = {
     "f64": "double", "f32": "float", "f16": "precast::float16", "bf16": "precast::bfloat16", "i64": "int64_t",
@@ -109,9 +109,11 @@ def index_text(index: Index) -> str:
     return "".join(parts) or "0"
 
 
-def _atom_text(factor: Symbol | Variable | Quotient | Remainder) -> str:
+def _atom_text(factor: Atom) -> str:
     if isinstance(factor, Symbol | Variable):
         return identifier(factor.name)
+    if isinstance(factor, Extreme):
+        return f"std::{factor.kind}<int64_t>({index_text(factor.first)}, {index_text(factor.second)})"
     numerator, denominator = index_text(factor.numerator), index_text(factor.denominator)
     is_quotient = isinstance(factor, Quotient)
     if is_non_negative(factor.numerator):

@@ -31,7 +31,7 @@ from precast.ir.node_meta import has_value, source_line_of, value_of
 from precast.ir.tensor_spec import dtype_name
 from precast.lower.builder import Builder, Result
 from precast.lower.registry import rule_for
-from precast.lower.sizes import to_index, to_indices
+from precast.lower.sizes import to_index, to_indices, to_strides
 
 Lowered = object
 """A node's meaning here: a buffer, a tuple of them, an index for a symbolic number, or a plain constant."""
@@ -85,7 +85,7 @@ def _placeholder(node: fx.Node, builder: Builder, inputs: list[Buffer]) -> Lower
         return value
     result = _result_of(value, node)
     builder.names.add(node.name)
-    inputs.append(Buffer(node.name, result.dtype, result.shape, to_indices(tuple(value.stride()))))
+    inputs.append(Buffer(node.name, result.dtype, result.shape, to_strides(tuple(value.stride()))))
     return inputs[-1]
 
 
@@ -187,7 +187,7 @@ def _result_of(value: torch.Tensor, node: fx.Node) -> Result:
             fix="keep that part of the program in eager, or use backend='interpret'",
             at=str(source_line_of(node) or "") or None,
         )
-    return Result(dtype, to_indices(tuple(value.shape)), to_indices(tuple(value.stride())))
+    return Result(dtype, to_indices(tuple(value.shape)), to_strides(tuple(value.stride())))
 
 
 def _size_sources(graph_module: fx.GraphModule, inputs: list[Buffer]) -> tuple[SizeSource, ...]:

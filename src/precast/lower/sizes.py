@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import sympy
 import torch
-from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
+from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
 
 from precast.errors import LoweringError
-from precast.ir.loops.index import Index, constant, floor_divide, product, remainder, symbol
+from precast.ir.loops.index import Index, constant, floor_divide, maximum, minimum, product, remainder, symbol
 
 
 def to_index(size: int | torch.SymInt) -> Index:
     """A size, stride or offset as an ``Index``."""
     return constant(size) if isinstance(size, int) else _from_sympy(sympy.expand(size.node.expr))
+
+
+def to_strides(strides: tuple[int | torch.SymInt, ...]) -> tuple[Index, ...]:
+    """Strides, without the ``max(1, size)`` that only matters where a size is 0 and there is nothing to step over."""
+    return tuple(to_index(stride) if isinstance(stride, int) else _stride(stride) for stride in strides)
+
+
+def _stride(stride: torch.SymInt) -> Index:
+    expression = stride.node.expr
+    plain = expression.replace(lambda part: isinstance(part, sympy.Max | Max) and 1 in part.args, _without_one)
+    return _from_sympy(sympy.expand(plain))
+
+
+def _without_one(expression: sympy.Expr) -> sympy.Expr:
+    (other,) = [argument for argument in expression.args if argument != 1]
+    return other
 
 
 def to_indices(sizes: tuple[int | torch.SymInt, ...]) -> tuple[Index, ...]:
@@ -35,6 +53,10 @@ def _from_sympy(expression: sympy.Expr) -> Index:
         return floor_divide(*parts)
     if isinstance(expression, Mod | PythonMod):
         return remainder(*parts)
+    if isinstance(expression, sympy.Max | Max):
+        return reduce(maximum, parts)
+    if isinstance(expression, sympy.Min | Min):
+        return reduce(minimum, parts)
     raise LoweringError(
         f"cannot compile the size {expression}",
         why=f"the native backend does not know how to compute {type(expression).__name__} of sizes",

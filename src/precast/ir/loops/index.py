@@ -60,7 +60,20 @@ class Remainder:
         return f"({self.numerator} % {_factor(self.denominator)})"
 
 
-Atom = Symbol | Variable | Quotient | Remainder
+@dataclass(frozen=True)
+class Extreme:
+    """The larger (`kind` is max) or the smaller (min) of two."""
+
+    kind: str
+    first: Index
+    second: Index
+
+    @cached_property
+    def text(self) -> str:
+        return f"{self.kind}({self.first}, {self.second})"
+
+
+Atom = Symbol | Variable | Quotient | Remainder | Extreme
 Monomial = tuple[Atom, ...]
 
 
@@ -157,6 +170,24 @@ def remainder(numerator: Index | int, denominator: Index | int) -> Index:
     return atom(Remainder(rest, denominator)) * common
 
 
+def maximum(first: Index | int, second: Index | int) -> Index:
+    """The larger of two; decided here if it is the same for all sizes."""
+    return _extreme_of("max", as_index(first), as_index(second))
+
+
+def minimum(first: Index | int, second: Index | int) -> Index:
+    """The smaller of two; decided here if it is the same for all sizes."""
+    return _extreme_of("min", as_index(first), as_index(second))
+
+
+def _extreme_of(kind: str, first: Index, second: Index) -> Index:
+    if is_non_negative(first - second):
+        return first if kind == "max" else second
+    if is_non_negative(second - first):
+        return second if kind == "max" else first
+    return atom(Extreme(kind, *sorted((first, second), key=str)))
+
+
 def is_between(value: Index, bound: Index) -> bool:
     """Whether ``0 <= value < bound`` can be proved for all variables and sizes."""
     highest = _extreme(value, upper=True)
@@ -187,8 +218,8 @@ def atoms(value: Index) -> set[Atom]:
     for monomial, _ in value.terms:
         for factor in monomial:
             found.add(factor)
-            if isinstance(factor, Quotient | Remainder):
-                found |= atoms(factor.numerator) | atoms(factor.denominator)
+            for part in _parts(factor):
+                found |= atoms(part)
     return found
 
 
@@ -218,12 +249,21 @@ def evaluate(value: Index, resolve: Callable[[Symbol | Variable], int]) -> int:
 def _evaluate_atom(factor: Atom, resolve: Callable[[Symbol | Variable], int]) -> int:
     if isinstance(factor, Symbol | Variable):
         return resolve(factor)
-    numerator, denominator = evaluate(factor.numerator, resolve), evaluate(factor.denominator, resolve)
-    return numerator // denominator if isinstance(factor, Quotient) else numerator % denominator
+    first, second = (evaluate(part, resolve) for part in _parts(factor))
+    if isinstance(factor, Extreme):
+        return max(first, second) if factor.kind == "max" else min(first, second)
+    return first // second if isinstance(factor, Quotient) else first % second
+
+
+def _parts(factor: Atom) -> tuple[Index, ...]:
+    match factor:
+        case Quotient(first, second) | Remainder(first, second) | Extreme(_, first, second):
+            return first, second
+    return ()
 
 
 def _mentions(monomial: Monomial, replacements: Mapping[Atom, Index]) -> bool:
-    return any(factor in replacements or isinstance(factor, Quotient | Remainder) for factor in monomial)
+    return any(factor in replacements or _parts(factor) for factor in monomial)
 
 
 def _substitute_atom(factor: Atom, replacements: Mapping[Atom, Index]) -> Index:
@@ -234,6 +274,8 @@ def _substitute_atom(factor: Atom, replacements: Mapping[Atom, Index]) -> Index:
             return floor_divide(substitute(numerator, replacements), substitute(denominator, replacements))
         case Remainder(numerator, denominator):
             return remainder(substitute(numerator, replacements), substitute(denominator, replacements))
+        case Extreme(kind, first, second):
+            return _extreme_of(kind, substitute(first, replacements), substitute(second, replacements))
     return atom(factor)
 
 
@@ -319,6 +361,10 @@ def _atom_extreme(factor: Atom, *, upper: bool) -> Index | None:
             return extent - 1 if upper else constant(0)
         case Remainder(_, denominator):
             return denominator - 1 if upper else constant(0)
+        case Extreme(kind, first, second):
+            are_positive = [is_non_negative(first), is_non_negative(second)]
+            is_positive = any(are_positive) if kind == "max" else all(are_positive)
+            return constant(0) if is_positive and not upper else None
     if not is_non_negative(factor.numerator):
         return None
     if not upper:
