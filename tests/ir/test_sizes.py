@@ -2,6 +2,7 @@
 
 import pytest
 import sympy
+from torch.utils._sympy.functions import Mod
 
 from precast.ir.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes, bind_sizes, evaluate, holds
 
@@ -28,6 +29,18 @@ def test_expressions_are_evaluated():
 def test_conditions_are_evaluated():
     assert holds(sympy.Eq(s, 2 * t), {s: 4, t: 2})
     assert not holds(s < t, {s: 4, t: 2})
+
+
+def test_a_condition_that_divides_by_zero_does_not_hold():
+    assert not holds(sympy.Eq(Mod(t, s - 2), 0), {s: 2, t: 4})
+
+
+def test_settled_sizes_are_gone():
+    symbols = tuple(SizeSymbol(symbol, str(symbol), "x.shape[0]", SizeRange()) for symbol in (s, t))
+    guards = (SizeGuard(sympy.Eq(s, 4)), SizeGuard(s * t < 100), SizeGuard(4 * t < 100))
+    settled = SymbolicSizes(symbols, guards).settled({"s": sympy.Integer(4)})
+    assert [symbol.symbol for symbol in settled.symbols] == [t]
+    assert [guard.condition for guard in settled.guards] == [4 * t < 100]
 
 
 def test_bare_symbols_bind():

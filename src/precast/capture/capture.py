@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from precast.capture.contradictions import check_no_contradictions
+from precast.capture.dynamic_shapes import named_arguments, normalize_dynamic_shapes
 from precast.capture.prepare import PreparedCall, prepare
 from precast.ir.program import Program
 from precast.ir.signature import (
@@ -56,6 +58,13 @@ def capture(
             module_names=call.module_names,
         )
         program = as_program(call, module)
+        if dynamic_shapes is not None:
+            check_no_contradictions(
+                normalize_dynamic_shapes(function, args, kwargs or {}, dynamic_shapes),
+                named_arguments(function, args, kwargs or {}),
+                call.fakes.sizes(),
+                call.fakes.specialized(),
+            )
     verify(program, after="capture")
     return program
 
@@ -83,7 +92,7 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
         module=module,
         signature=Signature(tuple(specs), _output_specs(module.graph), call.call.tree, out_tree),
         state={name: tensor for name, tensor in state.items() if name in kept},
-        sizes=call.fakes.sizes(),
+        sizes=call.fakes.sizes().settled(call.fakes.specialized()),
     )
 
 

@@ -222,6 +222,15 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
         return None
 
 
+def named_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by their names, in order; those that ``*args`` takes as one tuple."""
+    names, variadic = positional_names(function, len(args)), _variadic_name(function)
+    named = dict(zip(names, args, strict=True))
+    if variadic in named:
+        named[variadic] = tuple(args[names.index(variadic) :])
+    return named | dict(kwargs)
+
+
 def _walk(value: Any, spec: Any, path: str) -> Iterator[TensorDims | None]:
     children, tree = pytree.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
     if isinstance(value, torch.Tensor):

@@ -47,6 +47,14 @@ class SymbolicSizes:
     symbols: tuple[SizeSymbol, ...] = ()
     guards: tuple[SizeGuard, ...] = ()
 
+    def settled(self, specialized: Mapping[str, sympy.Expr]) -> "SymbolicSizes":
+        """Without the sizes that turned out to be numbers or to follow from others, and what is trivial then."""
+        replaced = {symbol.symbol: specialized[symbol.name] for symbol in self.symbols if symbol.name in specialized}
+        symbols = tuple(symbol for symbol in self.symbols if symbol.name not in specialized)
+        guards = {guard.condition.xreplace(replaced): guard.at for guard in reversed(self.guards)}
+        kept = [SizeGuard(condition, at) for condition, at in guards.items() if condition is not sympy.true]
+        return SymbolicSizes(symbols, tuple(reversed(kept)))
+
     def failing_guards(self, binding: Mapping[sympy.Symbol, int]) -> list[SizeGuard]:
         """The guards that do not hold for these sizes; those on sizes that are not bound are left out."""
         known = [guard for guard in self.guards if guard.condition.free_symbols <= binding.keys()]
@@ -64,8 +72,11 @@ def evaluate(size: Size, binding: Mapping[sympy.Symbol, int]) -> int:
 
 
 def holds(condition: sympy.Basic, binding: Mapping[sympy.Symbol, int]) -> bool:
-    """Whether a condition over size symbols is true for these sizes."""
-    return bool(condition.xreplace(as_sympy(binding)))
+    """Whether a condition over size symbols is true for these sizes; one that divides by zero is not."""
+    try:
+        return bool(condition.xreplace(as_sympy(binding)))
+    except ZeroDivisionError:
+        return False
 
 
 def as_sympy(binding: Mapping[sympy.Symbol, int]) -> dict[sympy.Symbol, sympy.Integer]:
