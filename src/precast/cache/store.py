@@ -42,7 +42,7 @@ _PATIENCE_TO_CLEAR = 30.0
 class Store:
     """Entries under ``directory``, taking at most ``limit`` bytes of it.
 
-    An entry has a kind (an identifier, such as ``graphs``) and a key made by ``content_key``. The limit holds while up
+    An entry has a kind (a word, such as ``graphs``) and a key made by ``content_key``. The limit holds while up
     to eight processes write at once; more may exceed it until the next write.
     """
 
@@ -57,7 +57,7 @@ class Store:
         self._allowance = 0
         self._is_overdue = False
         self._hits = self._misses = 0
-        self._told: set[str] = set()
+        self._is_told = False
 
     def get(self, kind: str, key: str) -> bytes | None:
         """What is kept under the key, exactly as it was put; None if nothing is."""
@@ -71,7 +71,7 @@ class Store:
     def file(self, kind: str, key: str, make: Callable[[Path], None], *, suffix: str = "") -> Path:
         """A file that ``make`` wrote, now or earlier.
 
-        If it cannot be kept it lives as long as the process. Use it ``while held()``: others may evict it otherwise.
+        If it cannot be kept, it lives as long as the process. Others may evict it: use it inside ``held()``.
         """
         found = self._find(kind, key)
         if found is not None:
@@ -92,9 +92,10 @@ class Store:
 
     def discard(self, kind: str, key: str) -> None:
         """Forget what is kept under the key."""
-        with self._carrying_on():
-            for path in candidates(self._folder, kind, key):
-                remove(path)
+        if self._check_usable():
+            with self._carrying_on():
+                for path in candidates(self._folder, kind, key):
+                    remove(path)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -146,7 +147,8 @@ class Store:
                 continue  # evicted since it was listed
             except DamagedEntry as damage:
                 remove(path)
-                self._tell(f"dropped the damaged cache entry {path}: {damage}; what it held is made again")
+                message = f"dropped the damaged cache entry {path}: {damage}; what it held is made again"
+                warnings.warn(message, CacheWarning, stacklevel=2)
                 continue
             with suppress(OSError):
                 os.utime(path)
@@ -210,20 +212,12 @@ class Store:
         """Where the folder fails us, work goes on without it."""
         try:
             yield
-        except OSError as error:
-            self._tell(
-                f"the cache in {self.directory} cannot be used, so results are made anew: {error}", once="folder"
-            )
-        except CacheError as error:
-            self._tell(f"going on without the cache: {error}", once="folder")
-
-    def _tell(self, message: str, *, once: str | None = None) -> None:
-        with self._accounts:
-            topic = once or message
-            is_new = topic not in self._told
-            self._told.add(topic)
-        if is_new:
-            warnings.warn(message, CacheWarning, stacklevel=2)
+        except (OSError, CacheError) as error:
+            with self._accounts:
+                is_news, self._is_told = not self._is_told, True
+            if is_news:
+                message = f"going on without the cache in {self.directory}: {error}"
+                warnings.warn(message, CacheWarning, stacklevel=2)
 
 
 @cache
