@@ -1,6 +1,6 @@
 """How much memory a half needs at once, by the lifetimes of its values."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import fx
@@ -37,12 +37,20 @@ def estimated_peak_bytes(module: fx.GraphModule, *, held: Collection[str] = ()) 
 
 
 def measured_saved_bytes(
-    forward: fx.GraphModule, primals: Collection[torch.Tensor | int], *, num_fwd_outputs: int
+    forward: fx.GraphModule,
+    primals: Sequence[torch.Tensor | int],
+    *,
+    num_fwd_outputs: int,
+    held: Collection[int] | None = None,
 ) -> int:
-    """Run ``forward`` and return the memory its saved tensors keep alive beyond that of ``primals``."""
+    """Run ``forward`` and return the memory its saved tensors keep alive beyond that of the ``held`` primals.
+
+    By default all primals are taken to stay alive anyway.
+    """
     with torch.no_grad():
         saved = forward(*primals)[num_fwd_outputs:]
-    inputs = {value.untyped_storage().data_ptr() for value in primals if isinstance(value, torch.Tensor)}
+    alive = primals if held is None else [primals[number] for number in held]
+    inputs = {value.untyped_storage().data_ptr() for value in alive if isinstance(value, torch.Tensor)}
     storages = [value.untyped_storage() for value in saved if isinstance(value, torch.Tensor)]
     kept = {storage.data_ptr(): storage.nbytes() for storage in storages if storage.data_ptr() not in inputs}
     return sum(kept.values())

@@ -67,17 +67,25 @@ def trade_off_curve(
         num_fwd_outputs=num_fwd_outputs,
         static_lifetime_input_indices=static_lifetime_input_indices,
     )
-    points = tuple(_point(problem, budget, num_fwd_outputs, primals) for budget in budgets)
+    points = tuple(
+        _point(problem, budget, num_fwd_outputs, primals, static_lifetime_input_indices) for budget in budgets
+    )
     return TradeOffCurve(problem.default_bytes, points)
 
 
 def _point(
-    problem: Problem, memory_budget: float, num_fwd_outputs: int, primals: Sequence[torch.Tensor | int] | None
+    problem: Problem,
+    memory_budget: float,
+    num_fwd_outputs: int,
+    primals: Sequence[torch.Tensor | int] | None,
+    alive: Sequence[int] | None,
 ) -> TradeOffPoint:
     decision = decide(problem, memory_budget)
     forward, backward = split(problem.joint, decision.saved)
     held = {node.name for node in problem.held}
-    measured = None if primals is None else measured_saved_bytes(forward, primals, num_fwd_outputs=num_fwd_outputs)
+    measured = (
+        None if primals is None else measured_saved_bytes(forward, primals, num_fwd_outputs=num_fwd_outputs, held=alive)
+    )
     return TradeOffPoint(
         memory_budget=memory_budget,
         allowed_bytes=decision.explanation.allowed_bytes,
