@@ -49,6 +49,11 @@ def test_a_type_that_is_not_compiled_is_named():
         lowered(lambda x: x + 1, torch.zeros(2, dtype=torch.complex64))
 
 
+def test_more_dims_than_the_c_interface_has_are_refused():
+    with pytest.raises(LoweringError, match="17 dims"):
+        lowered(lambda x: x + 1, torch.zeros((1,) * 17))
+
+
 def test_returning_an_input_or_one_value_twice_gives_memory_of_its_own():
     program = lowered(lambda x: (x, (y := x * 2), y), torch.ones(2))
     assert len({buffer.name for buffer in program.outputs} | {"arg0_1"}) == 4

@@ -11,11 +11,13 @@ import torch
 
 import precast.runtime
 from precast.artifact.archive import write_archive
-from precast.artifact.package import MANIFEST, WEIGHTS, native_member, open_package
+from precast.artifact.package import MANIFEST, WEIGHTS, native_member, open_package, write_package
+from precast.artifact.weights import Weight
+from precast.codegen.describe import describe_entry
 from precast.errors import ArtifactError
 from precast.runtime.native import load_library_bytes
 from precast.runtime.onednn import preload
-from tests.lower.pipeline import bullet_inputs, tracer_bullet
+from tests.lower.pipeline import build_entries, bullet_inputs, lowered, make_entry, tracer_bullet
 
 
 def run(model):
@@ -126,3 +128,17 @@ def test_random_damage_is_found_or_harmless(bullet_file):
         except ArtifactError:
             continue
         assert loaded == bytes(code)
+
+
+def test_bfloat16_weights_are_mapped_too(build_cache, tmp_path):
+    weight = torch.randn(3, 4).to(torch.bfloat16)
+    entry = make_entry(lowered(lambda x, w: x + w.float(), torch.zeros(4), weight), {"arg1_1": "w"})
+    library = build_entries([entry], build_cache)
+    path = write_package(
+        tmp_path / "m.precast",
+        entries=[describe_entry(entry)],
+        code={"native": library.path.read_bytes()},
+        weights={"w": Weight("bf16", weight.view(torch.uint16).numpy())},
+    )
+    (result,) = precast.runtime.load(path)["forward"](np.zeros(4, np.float32))
+    np.testing.assert_array_equal(result, weight.float().numpy())

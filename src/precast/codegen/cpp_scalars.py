@@ -35,7 +35,7 @@ _INFIX = {
 }  # fmt: skip
 _FUNCTIONS = {
     "atan2": "std::atan2", "copysign": "std::copysign", "hypot": "std::hypot", "nextafter": "std::nextafter",
-    "bitwise_left_shift": "precast::left_shift", "bitwise_right_shift": "precast::right_shift", "fma": "std::fma",
+    "bitwise_left_shift": "precast::left_shift", "bitwise_right_shift": "precast::right_shift",
 }  # fmt: skip
 # C++ computes with small integers as int: the result must be brought back.
 _PROMOTED = frozenset({"i16", "i8", "u8", "bool"})

@@ -27,7 +27,7 @@ from precast.ir.loops.program import (
     variables_of,
     written_by,
 )
-from precast.ir.loops.scalars import Accumulator, Apply, IndexValue, Scalar, walk
+from precast.ir.loops.scalars import LIGHT, Accumulator, Apply, IndexValue, Scalar, walk
 
 PARALLEL_WORK = 32768
 """Loops of less work than this, in operations, run in one thread: starting the others costs more."""
@@ -281,9 +281,8 @@ def _work(loop: Loop) -> Index:
 
 
 def _value_work(value: Scalar) -> int:
-    light = {"add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge"}
     operations = [each.operation for each in walk(value) if isinstance(each, Apply)]
-    return 1 + sum(1 if operation in light else _HEAVY_OPERATION for operation in operations)
+    return 1 + sum(1 if operation in LIGHT else _HEAVY_OPERATION for operation in operations)
 
 
 def _may_be_large(loop: Loop) -> bool:

@@ -33,6 +33,8 @@ from precast.lower.builder import Builder, Result
 from precast.lower.registry import rule_for
 from precast.lower.sizes import to_index, to_indices, to_strides
 
+MAX_RANK = 16
+"""As many as ``PRECAST_MAX_RANK`` of the C interface."""
 Lowered = object
 """A node's meaning here: a buffer, a tuple of them, an index for a symbolic number, or a plain constant."""
 
@@ -180,10 +182,10 @@ def _copy(source: Buffer, builder: Builder) -> Buffer:
 
 def _result_of(value: torch.Tensor, node: fx.Node) -> Result:
     dtype = dtype_name(value.dtype)
-    if dtype not in ITEM_SIZES or value.layout is not torch.strided:
+    if dtype not in ITEM_SIZES or value.layout is not torch.strided or value.ndim > MAX_RANK:
         raise LoweringError(
-            f"cannot compile {node.target}: it gives a {value.layout} tensor of {value.dtype}",
-            why="the native backend handles dense real tensors",
+            f"cannot compile {node.target}: it gives a {value.layout} tensor of {value.dtype} with {value.ndim} dims",
+            why=f"the native backend handles dense real tensors of up to {MAX_RANK} dims",
             fix="keep that part of the program in eager, or use backend='interpret'",
             at=str(source_line_of(node) or "") or None,
         )

@@ -34,7 +34,7 @@ from precast.ir.loops.program import (
     with_steps,
 )
 from precast.ir.loops.rewriting import substitute_scalar
-from precast.ir.loops.scalars import Apply, Constant, IndexValue, Load, Named, Scalar, rewrite, walk
+from precast.ir.loops.scalars import LIGHT, Apply, Constant, IndexValue, Load, Named, Scalar, rewrite, walk
 
 CHEAP_OPERATIONS = 2
 """A computation of up to this many operations is rather repeated than stored."""
@@ -62,13 +62,9 @@ class Definition:
     @property
     def is_cheap(self) -> bool:
         parts = list(walk(self.value))
-        work = sum(isinstance(part, Apply) for part in parts)
-        return work <= CHEAP_OPERATIONS and sum(isinstance(part, Load) for part in parts) <= 1 and not has_heavy(parts)
-
-
-def has_heavy(parts: list[Scalar]) -> bool:
-    light = {"add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge"}
-    return any(isinstance(part, Apply) and part.operation not in light for part in parts)
+        operations = [part.operation for part in parts if isinstance(part, Apply)]
+        loads = sum(isinstance(part, Load) for part in parts)
+        return len(operations) <= CHEAP_OPERATIONS and loads <= 1 and LIGHT.issuperset(operations)
 
 
 def inline_producers(program: LoopProgram) -> LoopProgram:

@@ -26,9 +26,8 @@ def load(source: str | os.PathLike[str] | bytes | BinaryIO) -> Model:
     else:
         package = open_package(source if isinstance(source, bytes) else source.read())
     code = package.checked(native_member(TARGET))
-    weights = {name: weight.carrier for name, weight in package.weights().items()}
     preload(package.manifest.libraries)
-    model = open_model(load_library_bytes(code, name="model.so"), weights=weights)
+    model = open_model(load_library_bytes(code, name="model.so"), weights=package.weights())
     if tuple(model[name].description for name in model.entries) != package.manifest.entries:
         raise damaged("the manifest describes other entries than the code", "file and code do not belong together")
     return model

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precast.artifact.manifest import EntryDescription, TensorDescription, parse_entry
+from precast.artifact.weights import Weight
 from precast.errors import InputValueError
 from precast.runtime.native import FallbackFunction, NativeLibrary, OpenModel, load_library
 from precast.runtime.onednn import preload
@@ -95,7 +96,7 @@ def open_library(
     path: Path,
     *,
     needs: tuple[str, ...] = (),
-    weights: Mapping[str, Tensor] | None = None,
+    weights: Mapping[str, Tensor | Weight] | None = None,
     fallback: FallbackFunction | None = None,
 ) -> Model:
     """Open a model library that this machine built, in process."""
@@ -104,7 +105,7 @@ def open_library(
 
 
 def open_model(
-    library: NativeLibrary, *, weights: Mapping[str, Tensor], fallback: FallbackFunction | None = None
+    library: NativeLibrary, *, weights: Mapping[str, Tensor | Weight], fallback: FallbackFunction | None = None
 ) -> Model:
     opened = OpenModel(library, weights, fallback)
     return Model(opened, [parse_entry(text) for text in opened.descriptions()])

@@ -7,8 +7,10 @@ import fcntl
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
+from precast.artifact.weights import Weight
 from precast.errors import ArtifactError
 from precast.runtime.tensors import CTensor, PackedTensors, Tensor, pack_tensors
 
@@ -87,10 +89,12 @@ def load_library_bytes(code: bytes, *, name: str) -> NativeLibrary:
     fcntl.fcntl(
         descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     )
-    _LOADED_DESCRIPTORS.append(descriptor)
     try:
-        return load_library(Path(f"/proc/self/fd/{descriptor}"))
+        library = load_library(Path(f"/proc/self/fd/{descriptor}"))
+        _LOADED_DESCRIPTORS.append(descriptor)
+        return library
     except (OSError, AttributeError) as problem:
+        os.close(descriptor)
         raise ArtifactError(
             f"{name} cannot be loaded: {problem}",
             why="its code is not a model library, or a library it needs is missing",
@@ -104,7 +108,7 @@ class OpenModel:
     def __init__(
         self,
         library: NativeLibrary,
-        weights: Mapping[str, Tensor],
+        weights: Mapping[str, Tensor | Weight],
         fallback: FallbackFunction | None = None,
     ):
         self.library = library
@@ -113,7 +117,7 @@ class OpenModel:
         named = [_NamedTensor(name.encode(), tensor) for name, tensor in zip(weights, tensors, strict=True)]
         self._weights = (_NamedTensor * len(named))(*named)
         self._owners = packed.owners
-        self._failure: BaseException | None = None
+        self._failures: dict[int, BaseException] = {}
         self._fallback = _FALLBACK(self._guard(fallback)) if fallback else _FALLBACK()
         options = _OpenOptions(ABI_VERSION, self._weights, len(weights), self._fallback, None)
         self.handle = ctypes.c_void_p()
@@ -126,7 +130,7 @@ class OpenModel:
                 fallback(entry, step, inputs[:input_count], outputs[:output_count], sizes[:size_count])
             except BaseException as problem:  # noqa: BLE001
                 # It must not cross C; `run` raises it on the other side.
-                self._failure = problem
+                self._failures[get_ident()] = problem
                 return 1
             return 0
 
@@ -151,9 +155,8 @@ class OpenModel:
     def run(self, entry: int, inputs: PackedTensors, outputs: PackedTensors) -> None:
         function = self.library.handle.precast_run
         status = function(self.handle, entry, inputs.content, inputs.count, outputs.content, outputs.count)
-        if status != 0 and self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+        if status != 0 and get_ident() in self._failures:
+            raise self._failures.pop(get_ident())
         self.library.check(status, error=ValueError if status == 2 else RuntimeError)
 
     def __del__(self) -> None:

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from precast.artifact.weights import Weight
 from precast.errors import InputTypeError
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Tensor(Protocol):
@@ -67,7 +70,7 @@ class PackedTensors:
     owners: tuple[object, ...]
 
 
-def pack_tensors(tensors: Sequence[Tensor]) -> PackedTensors:
+def pack_tensors(tensors: Sequence[Tensor | Weight]) -> PackedTensors:
     """Describe tensors' memory to compiled code."""
     # Bytes put together by hand: filling ctypes structures field by field takes longer than a small kernel.
     parts, owners = list[bytes](), list[object](tensors)
@@ -78,13 +81,24 @@ def pack_tensors(tensors: Sequence[Tensor]) -> PackedTensors:
     return PackedTensors(b"".join(parts), len(tensors), tuple(owners))
 
 
-def _describe(tensor: Tensor) -> tuple[int, Layout]:
+def _describe(tensor: Tensor | Weight) -> tuple[int, Layout]:
+    if isinstance(tensor, Weight):
+        # A weight says its own type: numpy has no bfloat16 to say it with.
+        array = tensor.carrier
+        return _address(array), _layout(DTYPES[tensor.dtype][2], array.shape, _strides(array))
     if is_torch_tensor(tensor):
         return tensor.data_ptr(), _layout(tensor.dtype, tensor.shape, tensor.stride())  # type: ignore[attr-defined]
-    array = tensor
-    assert isinstance(array, np.ndarray), "`as_tensor` makes it one"
-    strides = tuple(stride // array.itemsize for stride in array.strides)
-    return array.__array_interface__["data"][0], _layout(array.dtype, array.shape, strides)
+    assert isinstance(tensor, np.ndarray), "`as_tensor` makes it one"
+    return _address(tensor), _layout(tensor.dtype, tensor.shape, _strides(tensor))
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _strides(array: Array) -> tuple[int, ...]:
+    return tuple(stride // array.itemsize for stride in array.strides)
 
 
 @lru_cache(maxsize=4096)

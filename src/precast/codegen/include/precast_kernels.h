@@ -56,10 +56,6 @@ inline T sign(T x) {
     return static_cast<T>((x > T(0)) - (x < T(0)));
 }
 template <class T>
-inline T square(T x) {
-    return x * x;
-}
-template <class T>
 inline T reciprocal(T x) {
     return T(1) / x;
 }

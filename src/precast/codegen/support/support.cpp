@@ -329,7 +329,9 @@ precast_status precast_entry_json(const precast_model* model, size_t number, con
 precast_status precast_infer(precast_model* model, size_t number, const precast_tensor* inputs, size_t input_count,
                              precast_tensor* outputs, size_t output_count) {
     return guarded([&]() -> precast_status {
-        auto status = check_entry(model, number, outputs);
+        auto status = check_entry(model, number, model);
+        if (!status && ((input_count && !inputs) || (output_count && !outputs)))
+            status = fail(PRECAST_INVALID_ARGUMENT, "a null pointer was given");
         call prepared;
         if (!status) status = prepare(*model, number, inputs, input_count, prepared);
         if (status) return status;

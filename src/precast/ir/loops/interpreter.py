@@ -52,7 +52,6 @@ _SPECIAL: dict[str, Callable[..., torch.Tensor]] = {
     "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "is_inf": torch.isinf,
     "is_nan": torch.isnan,
-    "fma": lambda a, b, c: a * b + c,
 }
 _REDUCERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda values: values.sum(-1, dtype=values.dtype),

@@ -18,8 +18,8 @@ from precast.ir.loops.index import Index
 UNARY = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "digamma",
     "erf", "erfc", "exp", "expm1", "floor", "is_inf", "is_nan", "lgamma", "log", "log10", "log1p", "log2",
-    "logical_not", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "square",
-    "tan", "tanh", "trunc",
+    "logical_not", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan",
+    "tanh", "trunc",
 )  # fmt: skip
 BINARY = (
     "add", "atan2", "bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
@@ -27,11 +27,16 @@ BINARY = (
     "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul", "ne", "nextafter", "pow", "remainder",
     "sub",
 )  # fmt: skip
-TERNARY = ("where", "fma")
+TERNARY = ("where",)
 ARITIES = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), **dict.fromkeys(TERNARY, 3)}
 PREDICATES = frozenset({
     "eq", "ge", "gt", "is_inf", "is_nan", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
     "ne",
+})  # fmt: skip
+
+# What costs about as much as a load: worth repeating rather than storing.
+LIGHT = frozenset({
+    "abs", "add", "eq", "ge", "gt", "le", "lt", "maximum", "minimum", "mul", "ne", "neg", "sub", "where",
 })  # fmt: skip
 
 
