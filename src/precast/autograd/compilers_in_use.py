@@ -39,7 +39,8 @@ class CompilersInUse:
         **others: Any,
     ) -> "CompilersInUse":
         """Fill in what the user left out: the forward's compiler serves for all."""
-        return cls(fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler, **others)
+        backward = fw_compiler if bw_compiler is None else bw_compiler
+        return cls(fw_compiler, backward, fw_compiler if inference_compiler is None else inference_compiler, **others)
 
 
 def compile_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> BoxedCall:

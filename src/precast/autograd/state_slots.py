@@ -13,7 +13,7 @@ Home = Callable[[], Any]
 
 
 class ModuleSlots:
-    """The parameters and buffers of a callable's modules; notices when the module tree was changed.
+    """The parameters and buffers of a callable's modules; notices when modules or tensors come, go, or are tied anew.
 
     Holds the dicts that own the tensors, not the tensors: optimizers, ``load_state_dict`` and assignments are seen.
     """
@@ -22,15 +22,16 @@ class ModuleSlots:
         roots = root_modules(function)
         self.modules = list({id(m): m for root in roots.values() for m in root.modules()}.values())
         self._children = [(m._modules, tuple(m._modules.values())) for m in self.modules if m._modules]
-        owners = {id(tensor): (owner, name) for owner, name, tensor in self._owned()}
-        self._slots = [owners[id(item.tensor)] for item in module_state(roots)]
-
-    def _owned(self) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
-        for module in reversed(self.modules):
-            for owner in (module._buffers, module._parameters):
-                for name, tensor in owner.items():
-                    if tensor is not None:
-                        yield owner, name, tensor
+        owners = [owner for m in self.modules for owner in (m._parameters, m._buffers)]
+        self._lengths = [(owner, len(owner)) for owner in owners]
+        self._absent = [(owner, name) for owner in owners for name, tensor in owner.items() if tensor is None]
+        places: dict[int, list[tuple[dict[str, Any], str]]] = {}
+        for owner in owners:
+            for name, tensor in owner.items():
+                places.setdefault(id(tensor), []).append((owner, name))
+        found = [places[id(item.tensor)] for item in module_state(roots)]
+        self._slots = [first for first, *_ in found]
+        self._tied = [(first, other) for first, *others in found for other in others]
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -43,8 +44,14 @@ class ModuleSlots:
         return tuple([module.training for module in self.modules])
 
     def is_current(self) -> bool:
-        """Whether the module tree still is the one that was looked at."""
-        return all(tuple(owner.values()) == children for owner, children in self._children)
+        """Whether the modules still have the children and the tensors that were found."""
+        return (
+            all(tuple(owner.values()) == children for owner, children in self._children)
+            and all(len(owner) == length for owner, length in self._lengths)
+            and all(owner.get(name) is not None for owner, name in self._slots)
+            and all(owner.get(name) is None for owner, name in self._absent)
+            and all(owner[name] is other.get(alias) for (owner, name), (other, alias) in self._tied)
+        )
 
 
 def captured_homes(

@@ -49,7 +49,7 @@ def compile_variant(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
 ) -> FlatCall:
     """Trace, split and compile ``function`` for the fake ``inputs``. Must run inside a ``tracing_session``."""
-    if torch.is_grad_enabled() and any(facts.tangents):
+    if any(facts.tangents):
         call = _training_call(function, inputs, fakes, facts, job)
     else:
         call, facts = _inference_call(function, inputs, fakes, facts, job)
@@ -104,7 +104,7 @@ def _training_call(
             detached=_repeated_results(by_value(returned, results), facts),
             tangent_orders=_tangent_orders(facts),
             relevant=relevant,
-            overwritten=tuple(i for i in relevant if i in facts.updated),
+            updated=facts.updated,
             second_order=job.second_order(function, facts),
             is_random=facts.is_random,
         )

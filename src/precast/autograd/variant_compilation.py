@@ -18,7 +18,7 @@ from precast.autograd.call_key import static_key
 from precast.autograd.size_guards import SizeCheck, size_check
 from precast.autograd.state_slots import Home, ModuleSlots, captured_homes
 from precast.autograd.variant import Job, compile_variant
-from precast.capture.prepare import PreparedCall, leaf_size, prepare
+from precast.capture.prepare import FlatCallable, PreparedCall, leaf_size, prepare
 from precast.functionalize import analyze
 from precast.ir.boundary import BoundaryFacts
 from precast.tracing.fake_inputs import FakeInputs
@@ -118,7 +118,8 @@ def compile_call(
         values = [*(item.tensor for item in prepared.state), *prepared.call.leaves]
         places = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor)]
         outputs = OutputPlan()
-        flat = _over_tensors(prepared, places, outputs)
+        captured = captured_homes(function, slots.modules, prepared.state[len(slots) :])
+        flat = _over_tensors(function, prepared, lambda: [*slots.read(), *(read() for read in captured)], outputs)
         tensors = [values[place] for place in places]
         fakes = [prepared.fake_inputs[place] for place in places]
         with prepared.fakes.unrecorded():
@@ -127,30 +128,36 @@ def compile_call(
         static_inputs = tuple(range(len(slots) or len(job.static_inputs)))
         job = replace(job, static_inputs=static_inputs, module_names=prepared.module_names)
         call = _compile_overlapping(flat, tensors, fakes, facts, overlap, prepared.fakes, job)
-    captured = prepared.state[len(slots) :]
     return CompiledVariant(
         call=call,
         places=_places_without_captured(places, len(slots), len(captured)),
         state_count=len(slots),
-        captured=tuple(captured_homes(function, slots.modules, captured)),
-        captured_key=static_key([item.tensor for item in captured]),
+        captured=tuple(captured),
+        captured_key=static_key([read() for read in captured]),
         sizes=size_check(prepared.fakes.sizes(), _size_homes(prepared, len(slots))) if dynamic else None,
         overlap=overlap,
         outputs=outputs,
     )
 
 
-def _over_tensors(prepared: PreparedCall, places: Sequence[int], outputs: OutputPlan) -> FlatFunction:
-    """The prepared function over tensor inputs alone, giving tensor outputs alone; the rest are constants."""
-    template = list(prepared.fake_inputs)
+def _over_tensors(
+    function: Callable[..., Any], prepared: PreparedCall, state: Callable[[], list[Any]], outputs: OutputPlan
+) -> FlatFunction:
+    """The prepared function over tensor inputs alone, giving tensor outputs alone; the rest are constants.
+
+    It may run again much later, for gradients of gradients: it holds no tensor of the call, and reads ``state`` anew.
+    """
+    template, tree = list(prepared.fake_inputs), prepared.call.tree
+    places = [i for i, value in enumerate(template) if isinstance(value, torch.Tensor)]
 
     def run(*tensors: Any) -> list[Any]:
         inputs = list(template)
         for place, tensor in zip(places, tensors, strict=True):
             inputs[place] = tensor
-        results = prepared.flat(*inputs)
-        assert prepared.flat.out_tree is not None, "the function has run"
-        return outputs.split(results, prepared.flat.out_tree)
+        flat = FlatCallable(function, state(), tree)
+        results = flat(*inputs)
+        assert flat.out_tree is not None, "the function has run"
+        return outputs.split(results, flat.out_tree)
 
     return run
 

@@ -19,6 +19,7 @@ from precast.tracing.trace import FlatFunction
 
 def joint(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:
     """The joint function of ``function``; its primals must be leaves that require grad where ``facts`` says so."""
+    function = _in_grad_mode(function, enabled=torch.is_grad_enabled())
 
     def run(*inputs: Any) -> list[Any]:
         primals, tangents = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
@@ -34,10 +35,21 @@ def gradient_function(function: FlatFunction, facts: BoundaryFacts) -> FlatFunct
     It runs the function again rather than differentiating the joint graph, which no longer shows what autograd was told
     not to differentiate (``no_grad`` blocks, custom backward formulas, hooks).
     """
+    function = _in_grad_mode(function, enabled=torch.is_grad_enabled())
 
     def run(*inputs: Any) -> list[Any]:
         primals, tangents = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
         return _gradients(primals, _forward(function, primals, facts), tangents, facts, create_graph=True)
+
+    return run
+
+
+def _in_grad_mode(function: FlatFunction, *, enabled: bool) -> FlatFunction:
+    """``function`` under the grad mode that surrounds it now, whenever it is called."""
+
+    def run(*inputs: Any) -> Sequence[Any]:
+        with torch.set_grad_enabled(enabled):
+            return function(*inputs)
 
     return run
 

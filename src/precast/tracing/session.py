@@ -23,6 +23,8 @@ def tracing_session() -> Iterator[None]:
     with _ONE_AT_A_TIME, ExitStack() as stack:
         stack.enter_context(_compiler_flags())
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        # Anomaly mode looks for NaN in gradients, and fake tensors have no data.
+        stack.enter_context(torch.autograd.set_detect_anomaly(False))
         stack.enter_context(_without_saved_tensor_hooks())
         stack.enter_context(_restored_modes())
         stack.enter_context(tagged_checkpoints())

@@ -24,7 +24,7 @@ class TrainingGraphs:
     ``differentiable[i]``: result ``i`` has a tangent. ``opaque[i]``: result ``i`` is an alias that the caller gets in
     another way, so autograd must not see it. ``detached[i]``: the graph returns an input, or a value twice.
     ``tangent_orders``: the memory order that the backward was traced with, for each tangent. ``relevant``: the primals
-    that gradients depend on; of these, ``overwritten`` ones are changed by the call itself.
+    that gradients depend on. ``updated``: the primals that are changed by the call itself.
     """
 
     forward: BoxedCall
@@ -36,7 +36,7 @@ class TrainingGraphs:
     detached: tuple[bool, ...]
     tangent_orders: tuple[tuple[int, ...] | None, ...]
     relevant: tuple[int, ...]
-    overwritten: tuple[int, ...]
+    updated: tuple[int, ...]
     second_order: Callable[[Sequence[Any]], Sequence[Any]]
     is_random: bool
 
@@ -51,20 +51,37 @@ class _Alias:
 
 
 def differentiable_call(graphs: TrainingGraphs) -> FlatCall:
-    """A flat call that the autograd engine can differentiate."""
+    """A flat call that the autograd engine can differentiate; outside of grad mode too, if compiled there.
+
+    A program may switch grad mode on inside of ``no_grad``.
+    """
     function = _autograd_function(graphs)
     has_aliases = any(graphs.opaque)
+    apply: Callable[..., Any] = function.apply
+    if not torch.is_grad_enabled():
+        apply = torch.enable_grad()(apply)
 
     def call(inputs: Sequence[Any]) -> list[Any]:
-        if graphs.overwritten:
-            # A later backward of the backward needs them as they were.
-            inputs = [value.clone() if i in graphs.overwritten else value for i, value in enumerate(inputs)]
-        results = function.apply(*inputs)
+        if graphs.updated:
+            inputs = _apart_from_updates(inputs, graphs)
+        results = apply(*inputs)
         if has_aliases:
             return [result.tensor if type(result) is _Alias else result for result in results]
         return list(results)
 
     return call
+
+
+def _apart_from_updates(inputs: Sequence[Any], graphs: TrainingGraphs) -> list[Any]:
+    """The inputs, with copies of those that backwards need as they were before the call's own updates.
+
+    Autograd counts changes by memory, so that a tensor beside a changed one in the same memory is copied too. Inputs
+    whose new history will hold this call are copied as well: the call must not hold them in turn.
+    """
+    changed = {inputs[number].untyped_storage()._cdata for number in graphs.updated}
+    copied = {number for number, visible in zip(graphs.updated, graphs.differentiable, strict=False) if visible}
+    copied.update(i for i in graphs.relevant if inputs[i].untyped_storage()._cdata in changed)
+    return [value.clone() if i in copied else value for i, value in enumerate(inputs)]
 
 
 def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
