@@ -65,10 +65,15 @@ def compile_or_restore(compiler: Compiler, module: fx.GraphModule, examples: Seq
             return storing.restore(data, module, examples)
         except PrecastError as error:
             store.discard(KIND, key)
-            warnings.warn(
-                f"a stored graph could not be restored and is compiled anew: {error}", CacheWarning, stacklevel=2
-            )
-    return _compile_and_keep(storing, module, examples, key, sizes, options)
+            warnings.warn(f"a stored graph is compiled anew: {error}", CacheWarning, stacklevel=2)
+    assumed = sizes.assumptions()
+    compiled = compiler(module, examples)
+    # A condition that the compiler put on the sizes would be missing in a process that only restores.
+    if sizes.assumptions() != assumed:
+        _log.info("not stored, since compiling added conditions on sizes")
+    elif (data := storing.store(compiled)) is not None:
+        store.put(KIND, key, data)
+    return compiled
 
 
 def as_storing(compiler: Compiler) -> StoringCompiler | None:
@@ -93,26 +98,6 @@ def compile_key(
     text = graph_text(module, examples, sizes)
     circumstances = [*_options_text(options), *_identity(compiler), *_surroundings(), processor_identity()]
     return content_key([text, sizes.assumptions(), *circumstances])
-
-
-def _compile_and_keep(
-    compiler: StoringCompiler,
-    module: fx.GraphModule,
-    examples: Sequence[Any],
-    key: str,
-    sizes: SizeNames,
-    options: Options,
-) -> Compiled:
-    assumed = sizes.assumptions()
-    compiled = compiler(module, examples)
-    # A condition that the compiler put on the sizes would be missing in a process that only restores.
-    if sizes.assumptions() != assumed:
-        _log.info("not stored, since compiling it added conditions on sizes")
-        return compiled
-    data = compiler.store(compiled)
-    if data is not None:
-        open_store(options).put(KIND, key, data)
-    return compiled
 
 
 def _options_text(options: Options) -> list[str]:

@@ -35,7 +35,7 @@ class DamagedEntry(Exception):  # noqa: N818
 class Entry:
     """One entry as the file system tells of it: the room it takes, and when it was last used, in nanoseconds."""
 
-    path: Path
+    path: str
     kind: str
     size: int
     used: int
@@ -108,8 +108,9 @@ def leftovers(folder: Path) -> list[Path]:
     return list(partial.iterdir()) if partial.is_dir() else []
 
 
-def remove(path: Path) -> None:
+def remove(name: str | Path) -> None:
     """Remove whatever is there, if it is."""
+    path = Path(name)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -123,7 +124,7 @@ def _entries_in(shard: Path, kind: str) -> Iterator[Entry]:
                 facts = item.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            yield Entry(Path(item.path), kind, room_for(facts.st_size), facts.st_mtime_ns)
+            yield Entry(item.path, kind, room_for(facts.st_size), facts.st_mtime_ns)
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -125,8 +125,7 @@ class Store:
                         why=f"a program has been reading or writing files there for {_PATIENCE_TO_CLEAR:.0f} seconds",
                         fix="wait for programs that compile to finish, then try again",
                     )
-                for path in [*leftovers(self._folder), *(entry.path for entry in all_entries(self._folder))]:
-                    remove(path)
+                self._trim(0)
         return before
 
     def _find(self, kind: str, key: str) -> tuple[Path, bytes] | None:
