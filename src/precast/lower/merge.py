@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, Variable, atom, constant
 from precast.ir.loops.program import (
     Kernel,
@@ -46,40 +47,24 @@ def merge_kernels(program: LoopProgram) -> LoopProgram:
 
 
 def _merge_into_earlier(kernel: Kernel, steps: list[Step]) -> bool:
-    needed = set(read_by(kernel))
+    """Merge with the last step that allows it: where that step stands, or here at the end, as the order allows."""
+    needed, read_after = set(kernel.read), set[Buffer]()
+    may_move_up = True
     for position in reversed(range(len(steps))):
         earlier = steps[position]
-        if isinstance(earlier, Kernel):
-            merged = _merged(earlier, kernel)
-            if merged is not None and _may_move_down(position, steps):
-                del steps[position]
-                steps.append(merged)
-                return True
-            if merged is not None:
-                steps[position] = merged
-                return True
-        if needed & set(written_by(earlier)):
-            # The kernel cannot move before the step that feeds it, but the merged pair may stand here, at the end.
-            break
-    return _merge_by_moving_earlier_down(kernel, steps)
-
-
-def _merge_by_moving_earlier_down(kernel: Kernel, steps: list[Step]) -> bool:
-    for position in reversed(range(len(steps))):
-        earlier = steps[position]
-        if isinstance(earlier, Kernel) and _may_move_down(position, steps):
-            merged = _merged(earlier, kernel)
-            if merged is not None:
-                del steps[position]
-                steps.append(merged)
-                return True
+        may_move_down = read_after.isdisjoint(written_by(earlier))
+        merged = _merged(earlier, kernel) if isinstance(earlier, Kernel) and (may_move_up or may_move_down) else None
+        if merged is not None and may_move_down:
+            del steps[position]
+            steps.append(merged)
+            return True
+        if merged is not None:
+            steps[position] = merged
+            return True
+        # The kernel cannot move before a step that feeds it; an earlier one may still come down to it.
+        may_move_up = may_move_up and needed.isdisjoint(written_by(earlier))
+        read_after.update(read_by(earlier))
     return False
-
-
-def _may_move_down(position: int, steps: list[Step]) -> bool:
-    """Whether nothing after `position` reads what it writes."""
-    written = set(written_by(steps[position]))
-    return not any(written & set(read_by(step)) for step in steps[position + 1 :])
 
 
 def _merged(first: Kernel, second: Kernel) -> Kernel | None:
@@ -102,8 +87,7 @@ def _merged(first: Kernel, second: Kernel) -> Kernel | None:
 
 
 def _share_data(first: Kernel, second: Kernel) -> bool:
-    ours = {*read_by(first), *written_by(first)}
-    return bool(ours & set(read_by(second)))
+    return not {*first.read, *first.written}.isdisjoint(second.read)
 
 
 def _join_loop(body: tuple[Statement, ...], loop: Loop) -> tuple[Statement, ...] | None:

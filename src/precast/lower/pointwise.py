@@ -182,7 +182,12 @@ def ones(builder: Builder, *_: object, **__: object) -> Buffer:
     return builder.define(lambda at: element(1, at, builder.result.dtype))
 
 
-@lowering(aten.arange.start_step)
+@lowering(aten.arange.default)
+def arange_to(builder: Builder, end: float | Index, **_: object) -> Buffer:
+    return arange(builder, 0, end)
+
+
+@lowering(aten.arange.start, aten.arange.start_step)
 def arange(builder: Builder, start: float | Index, end: float | Index, step: float | Index = 1, **_: object) -> Buffer:
     dtype = "f64" if is_floating(builder.result.dtype) else "i64"
     return builder.define(lambda at: element(start, at, dtype) + element(at[0], at, dtype) * element(step, at, dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -81,6 +82,31 @@ def slice_(
     dim = dim % len(source.shape)
     first = _clamped(_from_start(0 if start is None else start, source.shape[dim]), source.shape[dim])
     return builder.view(source, lambda at: [*at[:dim], first + at[dim] * step, *at[dim + 1 :]])
+
+
+@lowering(aten.split.Tensor, aten.split_with_sizes.default)
+def split(builder: Builder, source: Buffer, sizes: Size | Sequence[Size], dim: int = 0) -> tuple[Buffer, ...]:
+    dim = dim % len(source.shape)
+    parts: list[Buffer] = []
+    start = constant(0)
+    for result in builder.results:
+        parts.append(builder.define(partial(_part_of, source, dim, start), result))
+        start = start + result.shape[dim]
+    return tuple(parts)
+
+
+def _part_of(source: Buffer, dim: int, start: Index, at: Indices) -> Scalar:
+    return Load(source, (*at[:dim], start + at[dim], *at[dim + 1 :]))
+
+
+@lowering(aten.unbind.int)
+def unbind(builder: Builder, source: Buffer, dim: int = 0) -> tuple[Buffer, ...]:
+    dim = dim % len(source.shape)
+
+    def member(position: int, at: Indices) -> Scalar:
+        return Load(source, (*at[:dim], constant(position), *at[dim:]))
+
+    return tuple(builder.define(partial(member, number), result) for number, result in enumerate(builder.results))
 
 
 @lowering(aten.flip.default)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index, Variable
@@ -49,6 +50,14 @@ class Kernel:
     name: str
     body: tuple[Statement, ...]
     origins: tuple[str, ...] = ()
+
+    @cached_property
+    def written(self) -> tuple[Buffer, ...]:
+        return tuple(dict.fromkeys(store.buffer for store in stores_of(self.body)))
+
+    @cached_property
+    def read(self) -> tuple[Buffer, ...]:
+        return tuple(dict.fromkeys(load.buffer for load in loads_of(self.body)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +174,8 @@ def variables_of(body: tuple[Statement, ...]) -> tuple[Variable, ...]:
 
 def written_by(step: Step) -> tuple[Buffer, ...]:
     match step:
-        case Kernel(_, body):
-            return tuple(dict.fromkeys(store.buffer for store in stores_of(body)))
+        case Kernel():
+            return step.written
         case LibraryCall():
             return tuple(view.buffer for view in step.outputs)
         case FallbackStep():
@@ -175,8 +184,8 @@ def written_by(step: Step) -> tuple[Buffer, ...]:
 
 def read_by(step: Step) -> tuple[Buffer, ...]:
     match step:
-        case Kernel(_, body):
-            return tuple(dict.fromkeys(load.buffer for load in loads_of(body)))
+        case Kernel():
+            return step.read
         case LibraryCall():
             return tuple(view.buffer for view in step.inputs)
         case FallbackStep():
