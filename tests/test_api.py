@@ -185,3 +185,14 @@ def test_an_unknown_backend_is_told_at_once():
 def test_options_are_checked():
     with pytest.raises(ValueError, match="random"):
         precast.compile(lambda x: x, options={"random": "dice"})
+
+
+def test_options_reach_a_compiler_that_takes_them():
+    class Configurable(Counting):
+        def with_options(self, options):
+            self.options = options
+            return self
+
+    compiler = Configurable()
+    precast.compile(lambda x: x, backend=compiler, options={"random": "eager"})
+    assert compiler.options.random == "eager"

@@ -48,6 +48,7 @@ def compile(
 
     ``backend`` is the name of a registered backend (``precast backends`` lists them) or a compiler. ``dynamic=False``
     compiles for every size anew, ``True`` for all sizes at once, ``None`` turns a size dynamic when it changes.
+    ``options`` are for compilers that have a ``with_options`` method.
 
     >>> import torch
     >>> @compile
@@ -73,10 +74,15 @@ def compile(
 
 def _compilers(backend: Backend, options: Options) -> CompilersInUse:
     return CompilersInUse.of(
-        backend.fw_compiler,
-        backend.bw_compiler,
-        backend.inference_compiler,
+        _configured(backend.fw_compiler, options),
+        _configured(backend.bw_compiler, options),
+        _configured(backend.inference_compiler, options),
         partition=backend.partition_fn or default_partition,
         decompositions=backend.decompositions,
-        options=options,
     )
+
+
+def _configured(compiler: Any, options: Options) -> Any:
+    """The compiler as the options ask for; one that knows no options is taken as it is."""
+    configure = getattr(compiler, "with_options", None)
+    return compiler if configure is None else configure(options)

@@ -1,7 +1,7 @@
 """What a user hands to AOT autograd to compile with, as one value that travels through it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from precast.autograd.compile_cache import compile_or_restore
 from precast.autograd.graph_names import compiling
 from precast.ir.graphs import placeholders_of
 from precast.ir.node_meta import value_of
-from precast.options import Options
 from precast.partition import default_partition
 
 PartitionFunction = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
@@ -28,7 +27,6 @@ class CompilersInUse:
     partition: PartitionFunction = default_partition
     decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None
     keep_inference_input_mutations: bool = False
-    options: Options = field(default_factory=Options.from_environment)
 
     @classmethod
     def of(
