@@ -133,7 +133,7 @@ def where(builder: Builder, condition: Buffer, then: Operand, otherwise: Operand
 
 @lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(builder: Builder, source: Buffer, mask: Buffer, value: Operand) -> Buffer:
-    return where(builder, mask, value, source)  # type: ignore[return-value]
+    return where(builder, mask, value, source)
 
 
 @lowering(aten.clamp.default, aten.clamp.Tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from torch._ops import OpOverload
 
@@ -10,18 +11,19 @@ from precast.ir.loops.buffers import Buffer
 
 Lowered = Buffer | tuple[Buffer, ...]
 Rule = Callable[..., Lowered]
+AnyRule = TypeVar("AnyRule", bound=Rule)
 
 _RULES: dict[OpOverload, Rule] = {}
 
 
-def lowering(*operators: OpOverload) -> Callable[[Rule], Rule]:
+def lowering(*operators: OpOverload) -> Callable[[AnyRule], AnyRule]:
     """Register ``rule(builder, *args, **kwargs) -> Buffer`` for `operators`; a second rule for one is refused.
 
     Tensor arguments arrive as buffers, sizes as ``Index``, everything else as it stands in the graph. What the operator
     gives (shape, type, strides) is known from tracing: ``builder.result``.
     """
 
-    def register(rule: Rule) -> Rule:
+    def register(rule: AnyRule) -> AnyRule:
         for operator in operators:
             assert operator not in _RULES, f"{operator} has a lowering rule already: {_RULES[operator].__name__}"
             _RULES[operator] = rule
