@@ -1,6 +1,6 @@
 """What a user hands to AOT autograd to compile with, as one value that travels through it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,4 +45,13 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Boxe
     """Hand one graph to a compiler, or to its cache, under its name, with its placeholders' fake values as examples."""
     examples = [value_of(node) for node in placeholders_of(module.graph)]
     with compiling(name):
-        return as_boxed(compile_or_restore(compiler, module, examples))
+        compiled = as_boxed(compile_or_restore(compiler, module, examples))
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        try:
+            return compiled(inputs)
+        except Exception as error:
+            error.add_note(f"raised in the compiled graph {name}")
+            raise
+
+    return call
