@@ -2,9 +2,9 @@
 
 from functools import cached_property
 
+import sympy
 from torch._guards import GuardSource, Source
-
-_NAME_IS_ATTRIBUTE = not callable(getattr(Source, "name", None))
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
 class _NamedSource(Source):
@@ -28,16 +28,14 @@ class _NamedSource(Source):
         return self.path
 
 
-class _NamedSourceWithMethods(_NamedSource):
-    """The same where ``Source.name`` and ``Source.guard_source`` are still methods."""
-
-    def name(self) -> str:  # type: ignore[override]
-        return self.path
-
-    def guard_source(self) -> GuardSource:  # type: ignore[override]
-        return GuardSource.LOCAL
-
-
 def named_source(path: str) -> Source:
     """A source for ShapeEnv that is known by ``path`` in messages, such as ``args[0].shape[1]``."""
-    return _NamedSource(path) if _NAME_IS_ATTRIBUTE else _NamedSourceWithMethods(path)
+    return _NamedSource(path)
+
+
+def example_sizes(shape_env: ShapeEnv) -> dict[sympy.Symbol, sympy.Integer]:
+    """The size that each symbol had in the example inputs."""
+    sizes: dict[sympy.Symbol, sympy.Integer] = (
+        shape_env.backed_var_to_val if hasattr(shape_env, "backed_var_to_val") else shape_env.var_to_val
+    )
+    return sizes

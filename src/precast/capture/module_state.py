@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -93,9 +93,15 @@ def constant_names(roots: dict[str, torch.nn.Module], function: Callable[..., An
                     names.setdefault(id(value), _join(prefix, path, name))
     if isinstance(function, FunctionType):
         variables = closure_variables(function)
-        variables |= {name: function.__globals__.get(name) for name in function.__code__.co_names}
+        variables |= {name: function.__globals__.get(name) for name in _global_names(function.__code__)}
         names |= {id(value): name for name, value in variables.items() if isinstance(value, torch.Tensor)}
     return names
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """The globals that a function and the functions inside of it may refer to."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return {*code.co_names, *(name for nested in inner for name in _global_names(nested))}
 
 
 def _join(*parts: str) -> str:

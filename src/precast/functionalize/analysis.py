@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,14 +44,18 @@ def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode)
 
 
 class _RandomnessProbe(TorchDispatchMode):
-    """Notes whether any op drew random numbers."""
+    """Notes whether any op drew random numbers, branches of control flow included."""
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.found = self.found or is_random(func)
+        branches = [argument for argument in args if isinstance(argument, fx.GraphModule)]
+        inside = (node.target for branch in branches for node in branch.graph.nodes if node.op == "call_function")
+        self.found = self.found or is_random(func) or any(map(is_random, inside))
         return func(*args, **(kwargs or {}))
 
 

@@ -16,6 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor, is_fake
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
+from precast.tracing.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
+
 _TRACED_TYPES = (FakeTensor, FunctionalTensor)
 
 
@@ -64,7 +66,7 @@ class CapturedTensors:
     @contextmanager
     def exchanged(self) -> Iterator[None]:
         """While active, torch functions called on this thread see stand-ins."""
-        with _substitution_in_autograd_functions(self), _SubstitutionMode(self):
+        with without_bytecode_compiler(), _substitution_in_autograd_functions(self), _SubstitutionMode(self):
             yield
 
 
@@ -75,7 +77,10 @@ class _SubstitutionMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = self._captured.substitute(args)
-        return func(*args, **(self._captured.substitute(kwargs) if kwargs else {}))
+        kwargs = self._captured.substitute(kwargs) if kwargs else {}
+        if is_control_flow(func, args):
+            return call_control_flow(func, args, kwargs, self._captured.exchanged)
+        return func(*args, **kwargs)
 
 
 @contextmanager
