@@ -116,3 +116,11 @@ class ArtifactError(PrecastError, ValueError):
 
 class CacheError(PrecastError, RuntimeError):
     """The cache folder must not or cannot be used: it is another user's, open to others, or busy."""
+
+
+class FrozenModeError(PrecastError, NotImplementedError):
+    """A captured module is asked to switch between training and evaluation.
+
+    Fails: ``exported.module().eval()``.
+    Fixed: ``export(model.eval(), …).module()``.
+    """

@@ -8,7 +8,7 @@ import re
 import struct
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,15 +19,20 @@ MAX_MEMBERS = 1000
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _PADDING_FIELD = 0x5043  # a private extra field that only fills space
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,4}")
+_LARGE = 2**31
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def write_archive(path: Path, members: Mapping[str, bytes | memoryview]) -> None:
+Content = bytes | memoryview | Sequence[bytes | memoryview]
+"""What goes into a member: one piece, or several that follow one another and are never joined in memory."""
+
+
+def write_archive(path: Path, members: Mapping[str, Content]) -> None:
     """Write all members, in this order. The file appears complete or not at all; equal members give equal bytes."""
     handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            _write_members(file, members)
+            write_members(file, members)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(partial, 0o644)
@@ -36,18 +41,28 @@ def write_archive(path: Path, members: Mapping[str, bytes | memoryview]) -> None
         Path(partial).unlink(missing_ok=True)
 
 
-def _write_members(file: BinaryIO, members: Mapping[str, bytes | memoryview]) -> None:
+def write_members(file: BinaryIO, members: Mapping[str, Content]) -> None:
+    """Write the archive to an open file that can seek, from where it stands."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, content in members.items():
             assert _SAFE_NAME.fullmatch(name), f"{name!r} is no name for a member"
+            pieces = [content] if isinstance(content, (bytes, memoryview)) else content
             info = zipfile.ZipInfo(name, _TIME)
             info.create_system, info.external_attr = 3, 0o644 << 16
-            # A field of zeros brings the data to the next multiple; its own header takes 4 bytes.
-            start = file.tell() + _LOCAL_HEADER.size + len(name) + 4
+            info.file_size = sum(memoryview(piece).nbytes for piece in pieces)
+            # A field of zeros brings the data to the next multiple; its own header takes 4 bytes, sizes over 4 GB 20.
+            is_large = info.file_size > _LARGE
+            start = file.tell() + _LOCAL_HEADER.size + len(name) + 4 + (20 if is_large else 0)
             padding = -start % ALIGNMENT
             info.extra = struct.pack("<HH", _PADDING_FIELD, padding) + bytes(padding)
-            info.file_size = len(content)
-            archive.writestr(info, content)
+            with archive.open(info, "w", force_zip64=is_large) as member:
+                for piece in pieces:
+                    member.write(piece)
+
+
+def is_member_name(name: str) -> bool:
+    """Whether an archive may hold a member of that name: a plain relative path."""
+    return _SAFE_NAME.fullmatch(name) is not None
 
 
 def read_archive(data: memoryview) -> dict[str, memoryview]:

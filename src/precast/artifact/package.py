@@ -77,7 +77,7 @@ def write_package(
     return path
 
 
-def open_package(source: Path | bytes) -> Package:
+def open_package(source: Path | bytes | memoryview) -> Package:
     """Map a file, or take its bytes, and check its structure and manifest."""
     members = read_archive(_mapped(source) if isinstance(source, Path) else memoryview(source))
     if MANIFEST not in members or len(members[MANIFEST]) > MAX_MANIFEST:

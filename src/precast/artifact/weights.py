@@ -37,14 +37,19 @@ class Weight:
 
 
 def write_weights(weights: Mapping[str, Weight]) -> bytes:
-    """All weights in one block, larger elements first so that each lies aligned to its own size."""
+    """All weights in one block."""
+    return b"".join(weight_pieces(weights))
+
+
+def weight_pieces(weights: Mapping[str, Weight]) -> list[bytes | memoryview]:
+    """The header, then each weight's own memory; larger elements first so that each lies aligned to its own size."""
     order = sorted(weights, key=lambda name: (-_DTYPES[weights[name].dtype][1], name))
     header: dict[str, object] = {}
-    blocks: list[bytes] = []
+    blocks: list[bytes | memoryview] = []
     position = 0
     for name in order:
         weight = weights[name]
-        block = np.ascontiguousarray(weight.carrier).tobytes()
+        block = np.ascontiguousarray(weight.carrier).reshape(-1).view(np.uint8).data
         header[name] = {
             "dtype": _DTYPES[weight.dtype][0],
             "shape": list(weight.carrier.shape),
@@ -54,7 +59,7 @@ def write_weights(weights: Mapping[str, Weight]) -> bytes:
         position += len(block)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text + b"".join(blocks)
+    return [len(text).to_bytes(8, "little") + text, *blocks]
 
 
 def read_weights(data: memoryview) -> dict[str, Weight]:

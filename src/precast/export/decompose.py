@@ -1,0 +1,172 @@
+"""An exported program in simpler ops, and with gradients on demand.
+
+Before: ``linear = linear(x, p_weight, p_bias); loss = mse_loss(linear, y); return (loss,)``
+After:  ``t = permute(p_weight, [1, 0]); addmm = addmm(p_bias, x, t); …; return (mean, gradient of p_weight, …)``
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+
+from precast.errors import ExportError
+from precast.export.dialect import Dialect
+from precast.export.preserved_ops import composite_ops_in, preserved
+from precast.export.program import ExportedProgram
+from precast.export.sizes import fake_mode_of
+from precast.export.tidy import tidied
+from precast.functionalize import functionalized
+from precast.ir.boundary import BoundaryFacts
+from precast.ir.node_meta import value_of
+from precast.ir.program import Program
+from precast.ir.signature import InputKind, InputSpec, OutputKind, OutputSpec
+from precast.ops.decompositions import core_decompositions
+from precast.tracing.fake_inputs import fresh_copies
+from precast.tracing.retrace import as_flat_function
+from precast.tracing.session import tracing_session
+from precast.tracing.trace import FlatFunction, argument_spec, rename_placeholders, trace
+
+Table = Mapping[torch._ops.OperatorBase, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """Which result is the loss, and which inputs its gradients are taken of."""
+
+    loss: int
+    inputs: tuple[int, ...]
+
+
+def decompose(
+    exported: ExportedProgram,
+    table: Table | None,
+    preserve: Sequence[torch._ops.OpOverload] = (),
+    *,
+    loss_index: int | None = None,
+) -> ExportedProgram:
+    """A new program; without a table, in the Core ATen set. A table of one's own leaves all other ops whole."""
+    program = exported.program
+    kept = _kept_whole(program, table, preserve, is_joint=loss_index is not None)
+    rules = {op: rule for op, rule in (core_decompositions if table is None else table).items() if op not in preserve}
+    gradients = None if loss_index is None else _plan_gradients(program, loss_index)
+    module, found = _retrace(program, rules, kept, gradients)
+    module = rename_placeholders(module, [node.name for node in program.placeholders])
+    outputs = _outputs(program, module, gradients, found)
+    assert program.boundary is not None, "exported programs are functional"
+    boundary = BoundaryFacts(program.boundary.inputs, program.boundary.outputs)
+    signature = program.signature.replace(outputs=outputs)
+    result = program.replace(module=module, signature=signature, boundary=boundary)
+    requiring_grad = [node.name for node in program.placeholders if getattr(value_of(node), "requires_grad", False)]
+    return exported.replace(tidied(result, requiring_grad=requiring_grad), dialect=Dialect.ATEN)
+
+
+def _kept_whole(
+    program: Program, table: Table | None, preserve: Sequence[torch._ops.OpOverload], *, is_joint: bool
+) -> set[torch._ops.OpOverload]:
+    if is_joint and preserve:
+        raise ExportError(
+            "Ops cannot be kept whole in a program with gradients.",
+            why="autograd differentiates what such an op is made of",
+            fix="Leave out _preserve_ops, or the loss.",
+        )
+    if is_joint or table is None:
+        return set(preserve)
+    return {*preserve, *composite_ops_in(program.module)}
+
+
+def _retrace(
+    program: Program, rules: Table, kept: set[torch._ops.OpOverload], gradients: _Gradients | None
+) -> tuple[fx.GraphModule, list[int]]:
+    mode = fake_mode_of(program)
+    inputs = [value_of(node) for node in program.placeholders]
+    found: list[int] = []
+    run = as_flat_function(program.module)
+    function = run if gradients is None else _with_gradients(run, gradients, found)
+    grad_mode = torch.no_grad() if gradients is None else torch.enable_grad()
+    with tracing_session(), grad_mode, preserved(kept):
+        with mode:
+            copies = fresh_copies(inputs)
+        with enable_python_dispatcher() if kept else nullcontext():
+            module = trace(functionalized(function), copies, mode, decompositions=dict(rules))  # type: ignore[arg-type]
+    for node in module.graph.nodes:
+        # In a functional graph nothing is written to, so a detached alias is the value itself.
+        if node.target is torch.ops.aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+    return module, found
+
+
+def _plan_gradients(program: Program, loss_index: int) -> _Gradients:
+    returned = [i for i, spec in enumerate(program.signature.outputs) if spec.kind is OutputKind.USER_OUTPUT]
+    if not -len(returned) <= loss_index < len(returned):
+        raise ExportError(
+            f"The loss is output {loss_index}, but the program has {len(returned)} outputs.",
+            why="the loss must be one of the flat outputs",
+            fix="Count from 0.",
+        )
+    loss = returned[loss_index]
+    result = program.results[loss]
+    value = value_of(result) if isinstance(result, fx.Node) else result
+    if not isinstance(value, torch.Tensor) or value.dim() != 0 or not value.is_floating_point():
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else value
+        raise ExportError(
+            f"The loss (output {loss_index}) is {shape}.",
+            why="gradients are taken of one floating-point scalar",
+            fix="Reduce it with .sum() or .mean(), or name another output as the loss.",
+        )
+    pairs = enumerate(zip(program.signature.inputs, program.placeholders, strict=True))
+    wanted = [i for i, (spec, node) in pairs if _wants_gradient(program, spec, node)]
+    return _Gradients(loss, tuple(wanted))
+
+
+def _wants_gradient(program: Program, spec: InputSpec, node: fx.Node) -> bool:
+    if spec.kind is InputKind.PARAMETER:
+        return program.state[str(spec.target)].requires_grad
+    value = value_of(node)
+    return spec.kind is InputKind.USER_INPUT and isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _with_gradients(function: FlatFunction, gradients: _Gradients, found: list[int]) -> FlatFunction:
+    """``function``, returning also the gradients that there are; ``found`` tells the inputs that they are of."""
+
+    def run(*inputs: Any) -> list[Any]:
+        own = [
+            value.detach().requires_grad_(i in gradients.inputs) if isinstance(value, torch.Tensor) else value
+            for i, value in enumerate(inputs)
+        ]
+        results = list(function(*own))
+        loss = results[gradients.loss]
+        if not loss.requires_grad:
+            raise ExportError(
+                "The loss does not depend on anything that requires grad.",
+                why="no parameter and no input that requires grad leads to it, or it was detached",
+                fix="Check which output is the loss, and that parameters or inputs require grad.",
+            )
+        with torch._C._DisableAutocast():
+            made = torch.autograd.grad(loss, [own[i] for i in gradients.inputs], allow_unused=True)
+        found[:] = [i for i, gradient in zip(gradients.inputs, made, strict=True) if gradient is not None]
+        return [*results, *(gradient for gradient in made if gradient is not None)]
+
+    return run
+
+
+def _outputs(
+    program: Program, module: fx.GraphModule, gradients: _Gradients | None, found: Sequence[int]
+) -> tuple[OutputSpec, ...]:
+    results = module.graph.output_node().args[0]
+    assert isinstance(results, tuple), "traced graphs return one flat tuple"
+    specs = list(program.signature.outputs)
+    if gradients is not None:
+        specs[gradients.loss] = OutputSpec(OutputKind.LOSS_OUTPUT, specs[gradients.loss].arg)
+    for number in found:
+        source = program.signature.inputs[number]
+        is_parameter = source.kind is InputKind.PARAMETER
+        kind = OutputKind.GRADIENT_TO_PARAMETER if is_parameter else OutputKind.GRADIENT_TO_USER_INPUT
+        specs.append(OutputSpec(kind, source.arg, source.target if is_parameter else source.arg.name))
+    return tuple(
+        OutputSpec(spec.kind, argument_spec(result, i), spec.target)
+        for i, (spec, result) in enumerate(zip(specs, results, strict=True))
+    )

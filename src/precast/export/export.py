@@ -1,0 +1,102 @@
+"""From a module and example inputs to an exported program.
+
+Before: ``model(x, mask=m)``
+After:  ``graph(p_weight, b_mean, c_scale, x, mask) -> (updates, outputs)``: flat, functional, in ATen ops from before
+autograd, with the contract of its inputs and outputs beside it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.capture import capture
+from precast.capture.dynamic_shapes import positional_names
+from precast.errors import InputTypeError
+from precast.export.module_calls import ModuleCallEntry
+from precast.export.program import ExportedProgram, Origin
+from precast.export.runtime_asserts import with_runtime_asserts
+from precast.export.tidy import tidied
+from precast.functionalize import functionalize
+from precast.ir.program import Program
+from precast.ir.signature import InputKind
+from precast.tracing.trace import Decompositions
+
+
+def export(
+    mod: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    strict: bool = False,
+    preserve_module_call_signature: Sequence[str] = (),
+    decompositions: Decompositions | None = None,
+) -> ExportedProgram:
+    """Record what ``mod(*args, **kwargs)`` does, by running it once without data.
+
+    ``dynamic_shapes`` says which sizes may change, by argument name or position. ``strict`` is accepted for calls
+    written for PyTorch; both values capture in the same way. The submodules named in
+    ``preserve_module_call_signature`` keep their own signatures in ``module_call_graph``. ``decompositions`` are ops to
+    take apart on the way.
+
+    >>> from precast.capture import Dim
+    >>> exported = export(torch.nn.ReLU(), (torch.ones(3, 2),), dynamic_shapes=({0: Dim("batch", max=8)},))
+    >>> print(exported)
+    ExportedProgram:
+        def forward(input_1: f32[s77, 2]):
+            relu: f32[s77, 2] = aten.relu.default(input_1)
+            return (relu,)
+    <BLANKLINE>
+    Graph signature:
+        inputs:
+          input_1: USER_INPUT
+        outputs:
+          relu: USER_OUTPUT
+    Range constraints:
+        s77 = batch in 0..8
+    """
+    _check_module(mod)
+    program = capture(mod, args, kwargs, dynamic_shapes=dynamic_shapes, pre_dispatch=True)
+    program = with_runtime_asserts(program)
+    program = functionalize(program, decompositions=decompositions, pre_dispatch=True, keep_aliases=False)
+    origin = Origin(
+        argument_names=argument_names(mod, len(args), kwargs or {}),
+        module_calls=tuple(ModuleCallEntry(path) for path, _ in mod.named_modules()),
+        aliases=tuple(aliases_of(mod)),
+        example_inputs=(tuple(args), dict(kwargs or {})),
+    )
+    return ExportedProgram(tidied(program, requiring_grad=_requiring_grad(program, args, kwargs)), origin)
+
+
+def _requiring_grad(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[str]:
+    leaves = pytree.tree_leaves((tuple(args), dict(kwargs or {})))
+    specs = program.signature.inputs_of(InputKind.USER_INPUT)
+    return [spec.arg.name for spec, leaf in zip(specs, leaves, strict=True) if getattr(leaf, "requires_grad", False)]
+
+
+def _check_module(mod: object) -> None:
+    if not isinstance(mod, torch.nn.Module):
+        raise InputTypeError(
+            f"export() was given a {type(mod).__name__}.",
+            why="what is exported is a module: its state is part of the program",
+            fix="Wrap the function in an nn.Module whose forward calls it.",
+        )
+
+
+def argument_names(mod: torch.nn.Module, positional: int, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the arguments of a call, each once; elements of ``*args`` are numbered."""
+    names = positional_names(mod, positional)
+    numbered = [f"{name}_{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    return (*numbered, *kwargs)
+
+
+def aliases_of(mod: torch.nn.Module) -> list[tuple[str, str]]:
+    """Further names of parameters and persistent buffers that have several."""
+    first: dict[int, str] = {}
+    found = []
+    for name, tensor in mod.state_dict(keep_vars=True).items():
+        if isinstance(tensor, torch.Tensor) and first.setdefault(id(tensor), name) != name:
+            found.append((name, first[id(tensor)]))
+    return found

@@ -1,0 +1,130 @@
+"""Reads an exported program from a file; everything is checked before it is used."""
+
+import mmap
+import os
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from precast.artifact.archive import check_member
+from precast.artifact.package import Package, open_package
+from precast.artifact.schema import ANYTHING, MapOf, Text, check_shape, damaged, parse_json
+from precast.artifact.weights import Weight, read_weights
+from precast.errors import ArtifactError, PrecastError
+from precast.export.program import ExportedProgram
+from precast.export.save import FileLike
+from precast.export.serialize import schema
+from precast.export.serialize.document import from_document
+
+# What torch and sympy raise when they are given sizes, dtypes or arguments that make no sense together.
+_NONSENSE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, OverflowError, AssertionError,
+             ArithmeticError, NotImplementedError, RecursionError)  # fmt: skip
+
+
+def load(
+    f: FileLike,
+    *,
+    extra_files: MutableMapping[str, str] | None = None,
+    expected_opset_version: Mapping[str, int] | None = None,
+    check_weights: bool = True,
+) -> ExportedProgram:
+    """Read a program from a path or an open binary file.
+
+    The texts named in ``extra_files`` are filled in; an empty dict gets all of them. A path is mapped: weights are read
+    when they are used, and changing them changes no file. Their SHA-256 is compared, too, unless ``check_weights`` is
+    false; what describes them always is.
+    """
+    package = open_package(_mapped(Path(f)) if isinstance(f, (str, os.PathLike)) else _bytes(f))
+    content = _document(package)
+    _check_opset(content["opset"], expected_opset_version or {})
+    members = {
+        name: _weights(package, f"{name}.safetensors", check=check_weights)
+        for name in schema.TENSOR_MEMBERS
+        if f"{name}.safetensors" in package.members
+    }
+    texts = _extra_files(package)
+    try:
+        exported = from_document(content, members)
+    except ArtifactError:
+        raise
+    except (*_NONSENSE, PrecastError) as problem:
+        raise damaged("the file describes no sound program", f"{type(problem).__name__}: {problem}") from problem
+    if extra_files is not None:
+        _fill(extra_files, texts)
+    return exported
+
+
+def _mapped(path: Path) -> memoryview:
+    """The file's bytes, private to this process: they can be written, but the file stays as it is."""
+    try:
+        with open(path, "rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    except (OSError, ValueError) as problem:
+        raise ArtifactError(f"{path} cannot be read", why=str(problem), fix="check the path and the file") from problem
+
+
+def _bytes(file: Any) -> memoryview:
+    if not hasattr(file, "read"):
+        raise ArtifactError(
+            f"load() was given a {type(file).__name__}",
+            why="a program is read from a path or from an open binary file",
+            fix="pass a path, or open(path, 'rb')",
+        )
+    file.seek(0)
+    return memoryview(bytearray(file.read()))
+
+
+def _document(package: Package) -> Any:
+    if schema.PROGRAM in package.members and len(package.members[schema.PROGRAM]) > schema.MAX_PROGRAM:
+        raise damaged(f"{schema.PROGRAM} is too large", f"at most {schema.MAX_PROGRAM} bytes are allowed")
+    text = package.checked(schema.PROGRAM)
+    head: Any = parse_json(text, MapOf(Text(r"\w{1,100}"), ANYTHING, 100), name=schema.PROGRAM)
+    version = head.get("version")
+    if head.get("format") == schema.FORMAT and isinstance(version, list) and version[:1] != [schema.MAJOR]:
+        raise ArtifactError(
+            f"the program has format version {version}",
+            why=f"this version of Precast reads version {schema.MAJOR}",
+            fix="export the module again, or install the version of Precast that made the file",
+        )
+    known = {key: value for key, value in head.items() if key in schema.PROGRAM_KEYS}
+    check_shape(known, schema.PROGRAM_SHAPE, schema.PROGRAM)
+    return known
+
+
+def _check_opset(opset: Mapping[str, int], expected: Mapping[str, int]) -> None:
+    for namespace, version in expected.items():
+        if opset.get(namespace) != version:
+            raise ArtifactError(
+                f"the program uses version {opset.get(namespace)} of the operators {namespace!r}",
+                why=f"version {version} was asked for",
+                fix="export the module again, or leave out expected_opset_version",
+            )
+
+
+def _weights(package: Package, name: str, *, check: bool) -> dict[str, Weight]:
+    content = package.members[name]
+    record = package.manifest.files[name]
+    if check:
+        check_member(name, content, record.size, record.sha256)
+    if len(content) != record.size:
+        raise damaged(f"{name} has {len(content)} bytes", f"the manifest says {record.size}")
+    return read_weights(content)
+
+
+def _extra_files(package: Package) -> dict[str, str]:
+    names = [name for name in package.members if name.startswith(schema.EXTRA_FILES)]
+    try:
+        return {name.removeprefix(schema.EXTRA_FILES): package.checked(name).decode() for name in names}
+    except UnicodeDecodeError as problem:
+        raise damaged("an extra file is no text", str(problem)) from problem
+
+
+def _fill(extra_files: MutableMapping[str, str], texts: Mapping[str, str]) -> None:
+    for name in list(extra_files) or list(texts):
+        if name not in texts:
+            raise ArtifactError(
+                f"the file holds no extra file {name!r}",
+                why=f"it holds {', '.join(sorted(texts)) or 'none'}",
+                fix="ask for one of these, or pass an empty dict to get all",
+            )
+        extra_files[name] = texts[name]

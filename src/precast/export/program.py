@@ -1,0 +1,240 @@
+"""The exported program: a graph, its contract, and the state that it was exported with."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import sympy
+import torch
+from torch import fx
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from precast.errors import ExportError
+from precast.export.call_convention import CallConvention
+from precast.export.dialect import Dialect
+from precast.export.module_calls import CallSpec, ModuleCallEntry
+from precast.export.signature import ExportGraphSignature
+from precast.export.unlift import ExportedModule, unlift
+from precast.export.verifier import verify
+from precast.ir.input_checks import expected_leaves
+from precast.ir.printer import print_program
+from precast.ir.program import Program
+from precast.ir.signature import InputKind, InputSpec
+from precast.ir.sizes import SizeRange
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a program remembers of the module that it was exported from.
+
+    ``argument_names``: of ``forward``, positional ones first. ``module_calls``: its submodules in order.
+    ``aliases``: further names of tied parameters and buffers, by the name that the signature has.
+    ``example_inputs``: the arguments that it was exported with, or ``None`` where they were not kept.
+    """
+
+    argument_names: tuple[str, ...]
+    module_calls: tuple[ModuleCallEntry, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+    example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+
+class ExportedProgram:
+    """A module as data: what ``export`` gives, ``save`` writes and ``load`` reads.
+
+    It is verified when made. Call ``module()`` to get something to run.
+
+    >>> from precast.export import export
+    >>> exported = export(torch.nn.Linear(2, 1), (torch.ones(1, 2),))
+    >>> exported.graph_signature.parameters
+    ('weight', 'bias')
+    >>> exported.module()(torch.zeros(1, 2)).shape
+    torch.Size([1, 1])
+    """
+
+    def __init__(self, program: Program, origin: Origin, *, dialect: Dialect = Dialect.TRAINING) -> None:
+        self._program = program
+        self._origin = origin
+        self._dialect = dialect
+        self._graph_signature = ExportGraphSignature(list(program.signature.inputs), list(program.signature.outputs))
+        self._state_dict = _saved_state(program, origin)
+        self._constants = {name: tensor for name, tensor in program.state.items() if name not in self._state_dict}
+        self.validate()
+
+    @property
+    def program(self) -> Program:
+        """The program in the form that Precast's own stages take, with the state that it has now."""
+        signature = self._program.signature.replace(
+            inputs=tuple(self._graph_signature.input_specs), outputs=tuple(self._graph_signature.output_specs)
+        )
+        tensors = {**self._state_dict, **self._constants}
+        state = {name: tensors[name] for name in tensors if name not in dict(self._origin.aliases)}
+        return self._program.replace(signature=signature, state=state)
+
+    @property
+    def origin(self) -> Origin:
+        return self._origin
+
+    @property
+    def graph_module(self) -> fx.GraphModule:
+        return self._program.module
+
+    @property
+    def graph(self) -> fx.Graph:
+        return self._program.graph
+
+    @property
+    def graph_signature(self) -> ExportGraphSignature:
+        return self._graph_signature
+
+    @property
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters and persistent buffers by every name that they had in the module."""
+        return self._state_dict
+
+    @property
+    def constants(self) -> dict[str, torch.Tensor]:
+        """Tensors that are not in ``state_dict``: those the module merely referred to, and non-persistent buffers."""
+        return self._constants
+
+    @property
+    def tensor_constants(self) -> dict[str, torch.Tensor]:
+        return self._constants
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """The parameters, in the order of the signature."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """The parameters with their names, in the order of the signature."""
+        for spec in self._specs(InputKind.PARAMETER):
+            parameter = self._state_dict[str(spec.target)]
+            assert isinstance(parameter, torch.nn.Parameter), "verified at construction"
+            yield str(spec.target), parameter
+
+    def buffers(self) -> Iterator[torch.Tensor]:
+        """The buffers, persistent or not, in the order of the signature."""
+        return (buffer for _, buffer in self.named_buffers())
+
+    def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The buffers with their names; those that are not persistent come from ``constants``."""
+        for spec in self._specs(InputKind.BUFFER):
+            home = self._state_dict if spec.persistent else self._constants
+            yield str(spec.target), home[str(spec.target)]
+
+    def _specs(self, kind: InputKind) -> Iterable[InputSpec]:
+        return (spec for spec in self._graph_signature.input_specs if spec.kind is kind)
+
+    @property
+    def range_constraints(self) -> dict[sympy.Symbol, ValueRanges[Any]]:
+        """The sizes that each symbol may take."""
+        return {symbol.symbol: _value_range(symbol.range) for symbol in self._program.sizes.symbols}
+
+    @property
+    def call_spec(self) -> CallSpec:
+        return CallSpec(self._program.signature.in_tree, self._program.signature.out_tree)
+
+    @property
+    def module_call_graph(self) -> list[ModuleCallEntry]:
+        return list(self._origin.module_calls)
+
+    @property
+    def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        return self._origin.example_inputs
+
+    @property
+    def dialect(self) -> str:
+        return self._dialect.value
+
+    @property
+    def verifier(self) -> Callable[..., None]:
+        """The function that checks such programs: ``verifier(program, dialect)``."""
+        return verify
+
+    def validate(self) -> None:
+        """Check again that the program is sound, after editing its graph or signature."""
+        verify(self.program, self._dialect, after="validation")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse, and tell how to run the program."""
+        raise ExportError(
+            "An ExportedProgram cannot be called.",
+            why="it is a description: a graph, its signature and its state",
+            fix="Call what .module() returns: exported.module()(*args, **kwargs).",
+        )
+
+    def module(self) -> ExportedModule:
+        """The program as a module over the same state, called as the original was; calls are checked first."""
+        program = self.program
+        return unlift(
+            program.module,
+            program.signature,
+            program.state,
+            self.call_convention,
+            module_paths=[entry.fqn for entry in self._origin.module_calls],
+            aliases=dict(self._origin.aliases),
+        )
+
+    @property
+    def call_convention(self) -> CallConvention:
+        """What a call must look like."""
+        program = self._program
+        return CallConvention(
+            program.signature.in_tree, expected_leaves(program), program.sizes, self._origin.argument_names
+        )
+
+    def replace(self, program: Program, *, dialect: Dialect | None = None) -> "ExportedProgram":
+        """Another program of the same origin."""
+        return ExportedProgram(program, self._origin, dialect=dialect or self._dialect)
+
+    def run_decompositions(
+        self,
+        decomp_table: Mapping[torch._ops.OperatorBase, Callable[..., Any]] | None = None,
+        _preserve_ops: Sequence[torch._ops.OpOverload] = (),
+        *,
+        joint_loss_index: int | None = None,
+    ) -> "ExportedProgram":
+        """A new program in simpler ops, by default the Core ATen set; ops in ``_preserve_ops`` stay whole.
+
+        With ``joint_loss_index`` it also returns the gradients of that output, as ``to_joint`` does.
+        """
+        from precast.export.decompose import decompose
+
+        return decompose(self, decomp_table, _preserve_ops, loss_index=joint_loss_index)
+
+    def to_joint(self, *, loss_index: int = 0) -> "ExportedProgram":
+        """A new program that also returns the gradients of one scalar output.
+
+        There is one for every parameter, and for every user input that requires grad.
+        """
+        from precast.export.decompose import decompose
+
+        return decompose(self, {}, (), loss_index=loss_index)
+
+    def __str__(self) -> str:
+        program = self.program
+        lines = ["ExportedProgram:", *_indented(print_program(program, signature=False).splitlines())]
+        lines += ["", "Graph signature:", *_indented(str(self._graph_signature).splitlines())]
+        ranges = [f"{s.symbol} = {s.name} in {s.range}" for s in program.sizes.symbols]
+        guards = [str(guard.condition) for guard in program.sizes.guards]
+        lines += ["Range constraints:", *_indented(ranges or ["none"])]
+        return "\n".join(lines + (["Assumed:", *_indented(guards)] if guards else []))
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" if line else "" for line in lines]
+
+
+def _value_range(size_range: SizeRange) -> ValueRanges[Any]:
+    return ValueRanges(size_range.lower, int_oo if size_range.upper is None else size_range.upper)
+
+
+def _saved_state(program: Program, origin: Origin) -> dict[str, torch.Tensor]:
+    """What ``state_dict`` of the module would hold: parameters and persistent buffers, under all their names."""
+    saved = {
+        str(spec.target): program.state[str(spec.target)]
+        for spec in program.signature.inputs
+        if spec.kind is InputKind.PARAMETER or (spec.kind is InputKind.BUFFER and spec.persistent)
+        if str(spec.target) in program.state
+    }
+    return saved | {alias: saved[name] for alias, name in origin.aliases if name in saved}

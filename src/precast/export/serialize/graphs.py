@@ -1,0 +1,155 @@
+"""Graphs as JSON. Names, lines and modules that many nodes share are written once, in tables.
+
+A node is ``[name, target, args, kwargs, value, stack, modules]``; what is empty at its end is left out.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from precast.artifact.schema import Json, damaged
+from precast.export.serialize.constants import constant_from_json, constant_to_json
+from precast.export.serialize.symbols import LoadedSizes
+from precast.export.serialize.targets import target_from_json, target_to_json
+from precast.export.serialize.values import value_from_json, value_to_json
+from precast.ir.node_meta import has_value, set_module_stack, set_value, value_of
+
+MAX_DEPTH = 20
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,500}")
+
+
+@dataclass
+class Table:
+    """Distinct texts in the order of their first use."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def number(self, text: str | None) -> int | None:
+        return None if text is None else self.rows.setdefault(text, len(self.rows))
+
+
+@dataclass
+class Tables:
+    """The tables of one file."""
+
+    stacks: Table = field(default_factory=Table)
+    modules: Table = field(default_factory=Table)
+
+
+def graph_to_json(module: fx.GraphModule, tables: Tables) -> Json:
+    """The graph and the graphs of its control flow."""
+    graph = module.graph
+    subgraphs = {name: child for name, child in module.named_children() if isinstance(child, fx.GraphModule)}
+    return {
+        "inputs": [_trimmed([node.name, _value(node)]) for node in graph.nodes if node.op == "placeholder"],
+        "nodes": [_node_to_json(node, tables) for node in graph.nodes if node.op not in ("placeholder", "output")],
+        "outputs": _argument(graph.output_node().args[0]),
+        "subgraphs": {name: graph_to_json(child, tables) for name, child in subgraphs.items()},
+    }
+
+
+def _node_to_json(node: fx.Node, tables: Tables) -> Json:
+    if node.op == "get_attr":
+        return [node.name, {"graph": str(node.target)}]
+    assert node.op == "call_function", f"verified: {node.op} is no part of an exported program"
+    modules = node.meta.get("nn_module_stack") or {}
+    kwargs: Json = {key: _argument(value) for key, value in node.kwargs.items()}
+    return _trimmed(
+        [
+            node.name,
+            target_to_json(node.target),
+            [_argument(argument) for argument in node.args],
+            kwargs or None,
+            _value(node),
+            tables.stacks.number(node.stack_trace),
+            [tables.modules.number(f"{path}\0{kind}") for path, kind in modules.values()] or None,
+        ]
+    )
+
+
+def _value(node: fx.Node) -> Json:
+    return value_to_json(value_of(node)) if has_value(node) else None
+
+
+def _argument(argument: object) -> Json:
+    return constant_to_json(argument, lambda value: value.name if isinstance(value, fx.Node) else None)
+
+
+def _trimmed(record: list[Json]) -> list[Json]:
+    while record and record[-1] is None:
+        record.pop()
+    return record
+
+
+@dataclass(frozen=True)
+class GraphReader:
+    """Builds graphs over the tables and symbols of one file. Must run under the fake mode of ``sizes``."""
+
+    sizes: LoadedSizes
+    stacks: list[str]
+    modules: list[str]
+
+    def read(self, content: Any, depth: int = 0) -> fx.GraphModule:
+        """The graph module; its nodes carry values and provenance."""
+        if depth > MAX_DEPTH:
+            raise damaged("control flow is nested too deeply", f"more than {MAX_DEPTH} levels")
+        root = torch.nn.Module()
+        for name, subgraph in content["subgraphs"].items():
+            root.add_module(_identifier(name), self.read(subgraph, depth + 1))
+        graph = fx.Graph()
+        nodes: dict[str, fx.Node] = {}
+        for record in content["inputs"]:
+            name, value = (*record, None)[:2]
+            self._add(nodes, name, graph.placeholder(_identifier(name)), value)
+        for record in content["nodes"]:
+            self._read_node(graph, nodes, root, record)
+        graph.output(constant_from_json(content["outputs"], _resolver(nodes)))
+        return fx.GraphModule(root, graph)
+
+    def _add(self, nodes: dict[str, fx.Node], name: str, node: fx.Node, value: Json) -> None:
+        if node.name != name or name in nodes:
+            raise damaged(f"two nodes are called {name!r}, or Python reserves that name", "names of nodes must differ")
+        if value is not None:
+            set_value(node, value_from_json(value, self.sizes))
+        nodes[name] = node
+
+    def _read_node(self, graph: fx.Graph, nodes: dict[str, fx.Node], root: torch.nn.Module, record: Any) -> None:
+        name, target, args, kwargs, value, stack, modules = (*record, *[None] * 7)[:7]
+        if isinstance(target, dict):
+            attribute = _identifier(target.get("graph"))
+            if attribute not in root._modules:
+                raise damaged(f"a node reads {attribute!r}", "the file has no such graph")
+            node = graph.create_node("get_attr", attribute, name=_identifier(name))
+        else:
+            resolve = _resolver(nodes)
+            node = graph.create_node(
+                "call_function",
+                target_from_json(str(target)),
+                tuple(constant_from_json(args, resolve)),
+                {_identifier(key): constant_from_json(item, resolve) for key, item in (kwargs or {}).items()},
+                name=_identifier(name),
+            )
+        self._add(nodes, name, node, value)
+        if stack is not None:
+            node.stack_trace = self.stacks[stack]
+        if modules is not None:
+            pairs = [self.modules[number].split("\0") for number in modules]
+            set_module_stack(node, {f"{i}:{path}": (path, kind) for i, (path, kind) in enumerate(pairs)})
+
+
+def _identifier(name: object) -> str:
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+        raise damaged(f"{str(name)[:80]!r} cannot name a node or graph", "names are letters, digits and underscores")
+    return name
+
+
+def _resolver(nodes: dict[str, fx.Node]) -> Any:
+    def resolve(name: str) -> fx.Node:
+        if name not in nodes:
+            raise damaged(f"a node reads {name[:80]!r}", "no earlier node has that name")
+        return nodes[name]
+
+    return resolve

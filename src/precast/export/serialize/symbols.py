@@ -1,0 +1,130 @@
+"""Size symbols as JSON, and fake values over them again.
+
+Symbols are declared anew under the sources that they came from, in the same order; expressions name them as the file
+does. So a file that another version of torch names symbols differently for still means the same.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from precast.artifact.schema import Json, damaged
+from precast.export.serialize.expressions import expression_from_json, expression_to_json
+from precast.ir.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
+from precast.tracing.fake_inputs import FakeInputs
+
+MAX_UNBACKED = 100_000
+
+
+def sizes_to_json(sizes: SymbolicSizes, hints: dict[str, int]) -> dict[str, Json]:
+    """The symbols with their ranges and example sizes, and the guards."""
+    symbols: list[Json] = [
+        {
+            "symbol": str(symbol.symbol.name),
+            "name": symbol.name,
+            "seen_at": symbol.seen_at,
+            "range": [symbol.range.lower, symbol.range.upper],
+            "example": hints.get(str(symbol.symbol.name)),
+        }
+        for symbol in sizes.symbols
+    ]
+    guards: list[Json] = [{"condition": expression_to_json(g.condition), "at": g.at} for g in sizes.guards]
+    return {"symbols": symbols, "guards": guards}
+
+
+@dataclass(frozen=True)
+class LoadedSizes:
+    """The file's symbols in a new shape environment, and the means to make fake values over them."""
+
+    fakes: FakeInputs
+    sizes: SymbolicSizes
+    symbols: dict[str, sympy.Symbol]
+    hints: dict[sympy.Symbol, int]
+
+    @property
+    def shape_env(self) -> ShapeEnv:
+        shape_env = self.fakes.mode.shape_env
+        assert shape_env is not None, "our fake modes have a shape environment"
+        return shape_env
+
+    def integer(self, content: Json) -> int | torch.SymInt:
+        """A size: a number, or a symbolic integer."""
+        if isinstance(content, int) and not isinstance(content, bool):
+            return content
+        expression = expression_from_json(content, self.symbols)
+        made: int | torch.SymInt = self._node("create_symintnode", expression)
+        return made
+
+    def number(self, kind: str, content: Json) -> Any:
+        """A symbolic integer, float or boolean."""
+        expression = expression_from_json(content, self.symbols)
+        if kind == "SymBool":
+            return self.shape_env.create_symboolnode(expression)
+        return self._node({"SymInt": "create_symintnode", "SymFloat": "create_symfloatnode"}[kind], expression)
+
+    def _node(self, maker: str, expression: sympy.Basic) -> Any:
+        hint = None
+        if expression.free_symbols <= self.hints.keys():
+            value = expression.xreplace({symbol: sympy.Integer(size) for symbol, size in self.hints.items()})
+            hint = float(value) if maker == "create_symfloatnode" else int(value)
+        return getattr(self.shape_env, maker)(expression, hint=hint)
+
+
+def sizes_from_json(content: Any) -> LoadedSizes:
+    """Declare the symbols of a file."""
+    fakes = FakeInputs()
+    symbols: dict[str, sympy.Symbol] = {}
+    hints: dict[sympy.Symbol, int] = {}
+    for record in content["symbols"]:
+        if record["example"] is None:
+            continue
+        lower, upper = _range(record["range"])
+        fakes.declare(
+            record["name"], example=record["example"], seen_at=record["seen_at"], size_range=SizeRange(lower, upper)
+        )
+    declared = {symbol.name: symbol for symbol in fakes.sizes().symbols}
+    for record in content["symbols"]:
+        if record["example"] is not None:
+            symbols[record["symbol"]] = declared[record["name"]].symbol
+            hints[declared[record["name"]].symbol] = record["example"]
+    if len(symbols) != len(declared):
+        raise damaged("two sizes have one name", "names of sizes must differ")
+    unbacked = [record for record in content["symbols"] if record["example"] is None]
+    symbols |= _unbacked_symbols(fakes, unbacked)
+    kept = [
+        SizeSymbol(symbols[record["symbol"]], record["name"], record["seen_at"], SizeRange(*_range(record["range"])))
+        for record in content["symbols"]
+    ]
+    guards = [SizeGuard(expression_from_json(g["condition"], symbols), g["at"]) for g in content["guards"]]
+    return LoadedSizes(fakes, SymbolicSizes(tuple(kept), tuple(guards)), symbols, hints)
+
+
+def _range(content: list[Any]) -> tuple[int, int | None]:
+    if len(content) != 2 or not isinstance(content[0], int) or (content[1] is not None and content[1] < content[0]):
+        raise damaged("the range of a size is not as it should be", f"it is {content}")
+    return content[0], content[1]
+
+
+def _unbacked_symbols(fakes: FakeInputs, records: list[Any]) -> dict[str, sympy.Symbol]:
+    """Symbols for values that only running gives, under the numbers that they had."""
+    shape_env = fakes.mode.shape_env
+    assert shape_env is not None, "our fake modes have a shape environment"
+    symbols: dict[str, sympy.Symbol] = {}
+    wanted = {record["symbol"]: record for record in records}
+    with fakes.unrecorded():
+        for _ in range(MAX_UNBACKED if wanted else 0):
+            made = shape_env.create_unbacked_symint().node.expr
+            if str(made) in wanted:
+                lower, upper = _range(wanted[str(made)]["range"])
+                shape_env.var_to_range[made] = ValueRanges(lower, int_oo if upper is None else upper)
+                symbols[str(made)] = made
+            if len(symbols) == len(wanted):
+                return symbols
+    if wanted:
+        raise damaged("a size has a strange name", f"these are unknown: {sorted(set(wanted) - set(symbols))[:3]}")
+    return symbols

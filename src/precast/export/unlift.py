@@ -1,0 +1,225 @@
+"""An exported program as a module that is called like the original.
+
+Before: ``graph(p_weight, b_count, x) -> (add, relu)`` with ``BUFFER_MUTATION count; USER_OUTPUT``
+After:  ``module(x) -> relu`` with ``weight`` and ``count`` inside, and ``copy_(count, add)`` before it returns.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+
+from precast.errors import FrozenModeError
+from precast.export.call_convention import CallConvention
+from precast.ir.graphs import placeholders_of, results_of
+from precast.ir.signature import InputKind, InputSpec, OutputKind, OutputSpec, Signature
+from precast.ops.facts import is_view
+
+_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+_RETURNED = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+_aten = torch.ops.aten
+NORMALIZING_AND_UPDATING = {
+    _aten._native_batch_norm_legit_functional.default,
+    _aten._batch_norm_with_update_functional.default,
+}
+
+
+class ExportedModule(fx.GraphModule):
+    """A self-contained module made of an exported program; its calls are checked first."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        convention: CallConvention = self.meta["call_convention"]
+        args, kwargs = convention.normalized(args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> NoReturn:
+        """Refuse: the graph has no modes."""
+        raise frozen_mode("train" if mode else "eval")
+
+    def eval(self) -> NoReturn:
+        """Refuse: the graph has no modes."""
+        raise frozen_mode("eval")
+
+
+def frozen_mode(method: str) -> FrozenModeError:
+    wanted = "train()" if method == "train" else "eval()"
+    return FrozenModeError(
+        f"A captured module has no {method}().",
+        why="what dropout, batch norm and Python branches do in training or evaluation was fixed when it was captured",
+        fix=f"Call {wanted} on the original module and capture that. To make {method}() harmless where a library calls "
+        f"it, override it: module.{method} = types.MethodType(lambda self, *_: self, module).",
+    )
+
+
+def unlift(
+    graph_module: fx.GraphModule,
+    signature: Signature,
+    state: Mapping[str, torch.Tensor],
+    convention: CallConvention,
+    *,
+    module_paths: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
+) -> ExportedModule:
+    """A module over ``state`` (shared, not copied); ``aliases`` are further names of some of it."""
+    graph, copies = _without_state_inputs(graph_module, signature)
+    _apply_updates(graph, signature, copies, graph_module)
+    graph.set_codegen(_CallCodeGen(_PyTreeInfo(list(convention.argument_names), signature.in_tree, signature.out_tree)))
+    root = _hierarchy(signature, state, module_paths, aliases or {})
+    for name, child in graph_module.named_children():
+        if isinstance(child, fx.GraphModule):
+            root.add_module(name, child)
+    module = ExportedModule(root, graph, "ExportedModule")
+    module.meta["call_convention"] = convention
+    module.meta["unsaved"] = tuple(_unsaved(signature))
+    for path in dict.fromkeys([*module_paths, *(name.rpartition(".")[0] for name in aliases or {})]):
+        _ensure_module(module, path)
+    for alias, name in (aliases or {}).items():
+        _set(module, alias, state[name])
+    _restore_kinds(module)
+    module._deepcopy_hooks = [_restore_kinds]
+    return module
+
+
+class _CallCodeGen(_PyTreeCodeGen):
+    """Takes the original arguments apart by their own tree, whatever types are registered."""
+
+    def gen_var_bindings(self, fn_args: list[str], free_vars: list[str], expanded_def: bool) -> str:
+        positional, named = self.pytree_info.in_spec.children()
+        names = self.pytree_info.orig_args
+        args = "".join(f"{name}, " for name in names[: positional.num_children])
+        keywords = zip(named.context, names[positional.num_children :], strict=True)
+        kwargs = ", ".join(f"{key!r}: {name}" for key, name in keywords)
+        variables = ", ".join(variable.split(":")[0].split("#")[0] for variable in free_vars)
+        return f"\n    {variables}, = pytree.tree_leaves((({args}), {{{kwargs}}}))"
+
+
+def _without_state_inputs(
+    graph_module: fx.GraphModule, signature: Signature
+) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
+    """A copy of the graph in which state is read from attributes; user inputs stay placeholders."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    inputs = list(zip(placeholders_of(graph_module.graph), signature.inputs, strict=True))
+    for node, spec in sorted(inputs, key=lambda pair: pair[1].kind is not InputKind.USER_INPUT):
+        if spec.kind is InputKind.USER_INPUT:
+            copies[node] = graph.placeholder(node.name)
+        else:
+            copies[node] = graph.create_node("get_attr", str(spec.target), name=node.name)
+        copies[node].meta = dict(node.meta)
+    for node in graph_module.graph.nodes:
+        if node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            if node.target in NORMALIZING_AND_UPDATING:
+                _keep_statistics_for_backward(graph, copies[node])
+    return graph, copies
+
+
+def _keep_statistics_for_backward(graph: fx.Graph, node: fx.Node) -> None:
+    """Autograd saves the running statistics that batch norm reads; they are written before its backward runs."""
+    for position in (3, 4):
+        statistic = node.args[position]
+        if isinstance(statistic, fx.Node) and statistic.op == "get_attr":
+            with graph.inserting_before(node):
+                clone = graph.call_function(_aten.clone.default, (statistic,))
+            clone.meta = dict(statistic.meta)
+            node.update_arg(position, clone)
+
+
+def _apply_updates(
+    graph: fx.Graph, signature: Signature, copies: Mapping[fx.Node, fx.Node], original: fx.GraphModule
+) -> None:
+    """Write the updated values into state and inputs at the end, and return only what callers get."""
+    by_target = _inputs_by_target(signature)
+    placeholders = {node.name: copies[node] for node in placeholders_of(original.graph)}
+    output = graph.output_node()
+    results = list(zip(results_of(graph), signature.outputs, strict=True))
+    updates: list[tuple[fx.Node, Any, OutputSpec]] = []
+    for value, spec in results:
+        if spec.kind in _MUTATIONS:
+            updates.append((placeholders[by_target[str(spec.target)].arg.name], value, spec))
+    with graph.inserting_before(output):
+        values = [_own_value(graph, value) for _, value, _ in updates]
+        written = {
+            value: _write(graph, target, own, spec) for (target, value, spec), own in zip(updates, values, strict=True)
+        }
+    returned = [written.get(value, value) for value, spec in results if spec.kind in _RETURNED]
+    output.args = (tuple(returned),)
+
+
+def _inputs_by_target(signature: Signature) -> dict[str, InputSpec]:
+    """State by its name in the module, user inputs by their name in the graph, as mutations name them."""
+    return {spec.target if spec.target is not None else spec.arg.name: spec for spec in signature.inputs}
+
+
+def _own_value(graph: fx.Graph, value: Any) -> Any:
+    """The value, cloned where it shares memory with an input: that may be written first."""
+    source = value
+    while isinstance(source, fx.Node) and is_view(source) and source.all_input_nodes:
+        source = source.all_input_nodes[0]
+    if not isinstance(source, fx.Node) or source.op not in ("placeholder", "get_attr"):
+        return value
+    clone = graph.call_function(_aten.clone.default, (value,))
+    clone.meta = dict(value.meta)
+    return clone
+
+
+def _write(graph: fx.Graph, target: fx.Node, value: Any, spec: OutputSpec) -> fx.Node:
+    under_no_grad = spec.kind is OutputKind.PARAMETER_MUTATION
+    if under_no_grad:
+        graph.call_function(torch._C._set_grad_enabled, (False,)).meta["val"] = None
+    written = graph.call_function(_aten.copy_.default, (target, value))
+    written.meta = dict(target.meta)
+    if under_no_grad:
+        graph.call_function(torch._C._set_grad_enabled, (True,)).meta["val"] = None
+    return written
+
+
+def _hierarchy(
+    signature: Signature, state: Mapping[str, torch.Tensor], module_paths: Sequence[str], aliases: Mapping[str, str]
+) -> torch.nn.Module:
+    root = torch.nn.Module()
+    for path in module_paths:
+        _ensure_module(root, path)
+    for spec in signature.inputs:
+        if spec.target is not None:
+            _set(root, spec.target, state[spec.target])
+    return root
+
+
+def _ensure_module(root: torch.nn.Module, path: str) -> torch.nn.Module:
+    for name in filter(None, path.split(".")):
+        if name not in root._modules:
+            root.add_module(name, torch.nn.Module())
+        root = root.get_submodule(name)
+    return root
+
+
+def _set(root: torch.nn.Module, path: str, tensor: torch.Tensor) -> None:
+    owner, _, name = path.rpartition(".")
+    home = _ensure_module(root, owner)
+    if isinstance(tensor, torch.nn.Parameter):
+        home.register_parameter(name, tensor)
+    else:
+        home.register_buffer(name, tensor)
+
+
+def _unsaved(signature: Signature) -> list[tuple[str, bool]]:
+    """State that ``state_dict`` leaves out: its path, and whether it is a buffer at all."""
+    return [
+        (str(spec.target), spec.kind is InputKind.BUFFER)
+        for spec in signature.inputs
+        if spec.kind is InputKind.CONSTANT_TENSOR or (spec.kind is InputKind.BUFFER and spec.persistent is False)
+    ]
+
+
+def _restore_kinds(module: fx.GraphModule) -> None:
+    """GraphModule takes every tensor for a persistent buffer: tell it which are constants, and which are not saved."""
+    for path, is_buffer in module.meta["unsaved"]:
+        owner, _, name = path.rpartition(".")
+        home = module.get_submodule(owner)
+        if is_buffer:
+            home._non_persistent_buffers_set.add(name)
+        elif name in home._buffers:
+            home.__dict__[name] = home._buffers.pop(name)
