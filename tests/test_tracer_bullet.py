@@ -10,6 +10,7 @@ import torch
 from precast import aot_function
 from precast.artifact.package import write_package
 from precast.build.library import build
+from precast.cache import Store
 from precast.codegen.describe import Entry, describe_entry
 from precast.codegen.generate import generate
 from precast.lower import lower_graph
@@ -64,7 +65,7 @@ def entries(inputs):
 
 @pytest.fixture(scope="module")
 def library(entries, tmp_path_factory):
-    return build(generate(entries), cache_directory=tmp_path_factory.mktemp("cache"))
+    return build(generate(entries), store=Store(tmp_path_factory.mktemp("cache"), limit=2**30))
 
 
 def assert_close(results, expected):

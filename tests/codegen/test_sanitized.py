@@ -12,6 +12,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from precast.build.library import build
+from precast.cache import Store
 from precast.codegen.generate import generate
 from precast.runtime import open_library
 from tests.lower.pipeline import lowered, make_entry
@@ -23,7 +24,7 @@ cases |= {f"{name}_dynamic": (CASES[name], True) for name in DYNAMIC}
 entries = [make_entry(lowered(function, *inputs, name=name, dynamic=dynamic))
            for name, ((function, inputs), dynamic) in cases.items()]
 flags = ["-fsanitize=address,undefined", "-O1", "-fno-sanitize-recover=undefined"]
-library = build(generate(entries), cache_directory=Path(sys.argv[1]), extra_flags=flags)
+library = build(generate(entries), store=Store(Path(sys.argv[1]), limit=2**30), extra_flags=flags)
 model = open_library(library.path, needs=library.needs)
 for name, ((_, inputs), _) in cases.items():
     model[name](*inputs)

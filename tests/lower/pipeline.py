@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from precast.build.library import Library, build
+from precast.cache import Store
 from precast.codegen.describe import Entry
 from precast.codegen.generate import generate
 from precast.ir.loops.program import LoopProgram
@@ -39,7 +40,7 @@ def make_entry(program: LoopProgram, weights: Mapping[str, str] | None = None) -
 
 
 def build_entries(entries: Sequence[Entry], cache: Path) -> Library:
-    return build(generate(entries), cache_directory=cache)
+    return build(generate(entries), store=Store(cache, limit=2**30))
 
 
 def open_entries(entries: Sequence[Entry], cache: Path, weights: Mapping[str, torch.Tensor] | None = None) -> Model:

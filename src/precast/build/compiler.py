@@ -50,13 +50,6 @@ def find_compiler(compiler: str | None = None) -> Compiler:
     return Compiler((location, *rest), f"{path} {rest} {facts.st_size} {facts.st_mtime_ns}")
 
 
-def cpu_identity() -> str:
-    """What ``-march=native`` depends on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    kept = ("vendor_id", "cpu family", "model\t", "model name", "flags")
-    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(kept)))
-
-
 def run_compiler(compiler: Compiler, arguments: Sequence[str | Path], *, what: str) -> None:
     """Run it; on failure, raise with the first errors it printed."""
     command = [*compiler.command, *map(str, arguments)]
