@@ -156,6 +156,14 @@ def test_automatic_dimensions_that_must_be_equal_become_one():
     assert interpret(program, torch.ones(8), torch.ones(8)).shape == (8,)
 
 
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_recurrent_layers_take_any_batch(kind):
+    layer = kind(4, 5, batch_first=True).requires_grad_(False)
+    program = capture(lambda a: layer(a)[0], (torch.ones(2, 3, 4),), dynamic_shapes={"a": {0: batch}})
+    inputs = torch.randn(6, 3, 4)
+    torch.testing.assert_close(interpret(program, inputs), layer(inputs)[0])
+
+
 def test_results_follow_the_sizes():
     program = capture(lambda a: (a.shape[0] * 2, a.new_zeros(a.shape[0] + 1)), (x,), dynamic_shapes={"a": {0: batch}})
     doubled, zeros = interpret(program, torch.ones(10, 4))

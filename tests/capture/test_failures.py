@@ -130,6 +130,11 @@ def test_a_module_that_is_fake_already():
         capture(model, (torch.ones(1, 2),))
 
 
+def test_a_lazy_module_that_was_never_called():
+    with pytest.raises(InputValueError, match="weight has no shape yet"):
+        capture(torch.nn.LazyLinear(2), (torch.ones(1, 3),))
+
+
 def test_meta_tensors_beside_real_ones():
     with pytest.raises(InputValueError, match="more than one device") as failure:
         capture(torch.add, (x, torch.ones(3, device="meta")))

@@ -122,12 +122,18 @@ def _check_leaf(leaf: Any, path: str) -> None:
 
 
 def check_tensors(call: FlatCall, state: Sequence[StateTensor]) -> None:
-    """Refuse fake tensors, meta tensors beside real ones, and tensors on two devices."""
+    """Refuse fake tensors, parameters without a shape, meta tensors beside real ones, and tensors on two devices."""
     placed = [
         (path, leaf) for path, leaf in zip(call.paths, call.leaves, strict=True) if isinstance(leaf, torch.Tensor)
     ]
     placed += [(s.target, s.tensor) for s in state]
     for path, tensor in placed:
+        if torch.nn.parameter.is_lazy(tensor):
+            raise InputValueError(
+                f"{path} has no shape yet.",
+                why="it belongs to a lazy module, which takes its shapes from the first call",
+                fix="Call the module once before capturing it.",
+            )
         if is_fake(tensor):
             raise InputValueError(
                 f"{path} is a fake tensor.",

@@ -28,6 +28,7 @@ from precast.errors import InputTypeError, StateMutationError
 from precast.ir.signature import InputKind
 from precast.tracing.captured_tensors import CapturedTensors
 from precast.tracing.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
+from precast.tracing.fake_mode import dispatch_for
 from precast.tracing.provenance import innermost_users_line, run_users_code
 
 _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
@@ -128,7 +129,7 @@ def prepare(
         return copy
 
     first = FlatCallable(function, [item.tensor for item in state], call.tree)
-    with fakes.mode, fakes.unrecorded():
+    with fakes.mode, dispatch_for(fake_leaves), fakes.unrecorded():
         # The run may resize or transpose its inputs: what is traced afterwards must find them as they were.
         discovered = first.discover(fresh_copies([*fake_state, *fake_leaves]), make_stand_in)
     names = constant_names(roots, function)

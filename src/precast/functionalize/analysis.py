@@ -20,6 +20,7 @@ from precast.ir.boundary import BoundaryFacts, InputFacts, OutputFacts, Relation
 from precast.ops.facts import is_random
 from precast.tracing.boundary_outputs import boundary_outputs
 from precast.tracing.fake_inputs import fresh_copies
+from precast.tracing.fake_mode import dispatch_for
 from precast.tracing.subclasses import innermost, is_wrapper
 from precast.tracing.trace import FlatFunction
 
@@ -29,7 +30,7 @@ def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode)
     shape_env = mode.shape_env
     assert shape_env is not None, "our fake modes have a shape environment"
     # The run leaves no graph behind, so symbols for unknown values that it makes are nobody's.
-    with mode, shape_env.ignore_fresh_unbacked_symbols(), _RandomnessProbe() as probe:
+    with mode, dispatch_for(inputs), shape_env.ignore_fresh_unbacked_symbols(), _RandomnessProbe() as probe:
         copies = fresh_copies(inputs)
         with functional_mode(discover_tokens=True) as functional:
             wrapped = [to_functional(value) for value in copies]

@@ -4,14 +4,15 @@ Before: ``pad`` and ``conv2d`` on ``f32[s0, 3, 8, 8]`` assume ``s0 == 2`` and ``
 After:  they assume nothing; the sizes of their results follow from ``s0`` all the same.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch._decomp import decomposition_table
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
@@ -57,6 +58,14 @@ def _dispatch(
             fix="Compress under no_grad, or use to_sparse().",
         )
     return original(func, types, args, kwargs)
+
+
+def dispatch_for(inputs: Sequence[Any]) -> AbstractContextManager[None]:
+    """For symbolic sizes, operators with a Python kernel take that: their C++ kernels want numbers."""
+    dispatch: AbstractContextManager[None] = (
+        enable_python_dispatcher() if _has_symbolic_sizes(inputs) else nullcontext()
+    )
+    return dispatch
 
 
 def _has_symbolic_sizes(args: Any) -> bool:

@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from precast.ir.node_meta import set_value, value_of
 from precast.ir.signature import ArgumentSpec, ConstantArgument, SymIntArgument, TensorArgument
+from precast.tracing.fake_mode import dispatch_for
 from precast.tracing.provenance import link_backward_nodes, recorded_provenance
 
 FlatFunction = Callable[..., Sequence[Any]]
@@ -39,7 +40,7 @@ def trace(
     def flat(*values: Any) -> list[Any]:
         return list(function(*values))
 
-    with mode, recorded_provenance(dict(module_names or {})):
+    with mode, dispatch_for(inputs), recorded_provenance(dict(module_names or {})):
         module = make_fx(
             flat,
             decomposition_table=dict(decompositions or {}),
