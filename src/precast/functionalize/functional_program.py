@@ -5,14 +5,16 @@ After:  ``add = add(b_count, 1); relu = relu(x); return (add, relu, relu)`` with
 ``BUFFER_MUTATION count; USER_INPUT_MUTATION x; USER_OUTPUT``.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from precast.errors import StateMutationError
+from precast.errors import InputValueError, StateMutationError
 from precast.functionalize.analysis import analyze
 from precast.functionalize.functional_run import functionalized
+from precast.functionalize.shared_memory import inputs_written_through_others
 from precast.ir.boundary import BoundaryFacts, OutputFacts
 from precast.ir.node_meta import source_line_of, value_of
 from precast.ir.program import Program
@@ -63,6 +65,7 @@ def functionalize(
         boundary = analyze(run, inputs, mode)
         boundary = boundary if keep_aliases else _without_aliases(boundary)
         _refuse_updated_constants(program, boundary)
+        _refuse_shared_memory(program, inputs, boundary)
         with mode:
             copies = fresh_copies(inputs)
         module = trace(
@@ -104,6 +107,18 @@ def _refuse_updated_constants(program: Program, boundary: BoundaryFacts) -> None
                 why="constants of a program are the same in every call",
                 fix="Make it a buffer of the module, or pass it as an argument.",
             )
+
+
+def _refuse_shared_memory(program: Program, inputs: Sequence[object], boundary: BoundaryFacts) -> None:
+    for number, other in inputs_written_through_others(inputs, boundary):
+        written, read = (program.signature.inputs[i] for i in (number, other))
+        writers = [user for user in program.placeholders[number].users if is_mutating(user)]
+        raise InputValueError(
+            f"The program writes into {_mutation_target(written)}, which shares memory with {_mutation_target(read)}.",
+            at=str(source_line_of(writers[0])) if writers else None,
+            why="a functional graph takes each input as a value of its own, and would miss that both change",
+            fix="Pass a clone of one of them, or write into neither.",
+        )
 
 
 def _output_specs(program: Program, boundary: BoundaryFacts, module: fx.GraphModule) -> tuple[OutputSpec, ...]:
