@@ -51,8 +51,7 @@ class _Folding:
     def __init__(self, module: fx.GraphModule, children: dict[str, fx.GraphModule], grad_mode: bool) -> None:
         self._module = module
         self._root = torch.nn.Module()
-        for name, child in children.items():
-            self._root.add_module(name, child)
+        self._children = children
         self._grad_mode = grad_mode
         self._graph = fx.Graph()
         self._copies: dict[fx.Node, fx.Node] = {}
@@ -62,13 +61,21 @@ class _Folding:
             region = [node for node, _ in nodes]
             if surroundings.is_usual:
                 for node in region:
-                    self._copies[node] = self._graph.node_copy(node, self._copies.__getitem__)
+                    self._copies[node] = self._graph.node_copy(node, self._copied)
             else:
                 self._fold(region, surroundings)
         return fx.GraphModule(self._root, self._graph, type(self._module).__name__)
 
+    def _copied(self, node: fx.Node) -> fx.Node:
+        """The copy of an earlier node; a subgraph is read where it is first needed."""
+        if node not in self._copies:
+            assert node.op == "get_attr", f"{node.name} is read before it is computed"
+            self._root.add_module(str(node.target), self._children[str(node.target)])
+            self._copies[node] = self._graph.node_copy(node)
+        return self._copies[node]
+
     def _placed(self) -> Iterator[tuple[fx.Node, _Surroundings]]:
-        """Every node but the switches, with its surroundings; inputs and the output are always outside."""
+        """Every node but the switches and subgraphs, with its surroundings; inputs and the output are outside."""
         now = _Surroundings()
         for node in self._module.graph.nodes:
             if node.target is torch._C._set_grad_enabled:
@@ -78,9 +85,9 @@ class _Folding:
             elif node.target is _exit_autocast:
                 name = node.args[0].name
                 now = replace(now, autocasts=tuple(each for each in now.autocasts if each[0] != name))
-            elif node.op in ("placeholder", "output", "get_attr"):
+            elif node.op in ("placeholder", "output"):
                 yield node, _Surroundings()
-            else:
+            elif node.op != "get_attr":
                 yield node, now
 
     def _fold(self, region: Sequence[fx.Node], surroundings: _Surroundings) -> None:
@@ -110,7 +117,7 @@ class _Folding:
         arguments: Sequence[fx.Node],
     ) -> fx.Node:
         number = 0
-        while hasattr(self._root, f"submod_{number}"):
+        while hasattr(self._root, f"submod_{number}") or f"submod_{number}" in self._children:
             number += 1
         self._root.add_module(f"submod_{number}", subgraph)
         attribute = self._graph.get_attr(f"submod_{number}")
@@ -130,7 +137,7 @@ class _Folding:
         def copied(node: fx.Node) -> fx.Node:
             if node not in copies:
                 assert node.op == "get_attr", f"{node.name} is read before it is computed"
-                root.add_module(str(node.target), self._root.get_submodule(str(node.target)))
+                root.add_module(str(node.target), self._children[str(node.target)])
                 copies[node] = graph.node_copy(node)
             return copies[node]
 

@@ -11,13 +11,14 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from precast.export.layouts import reshape_where_layout_is_open
 from precast.export.names import with_counted_names
 from precast.export.regions import fold_regions
 from precast.export.sizes import collected_sizes
 from precast.export.unlift import NORMALIZING_AND_UPDATING
 from precast.ir.node_meta import set_value, tensor_of, value_of
 from precast.ir.program import Program
-from precast.ir.signature import ConstantArgument, OutputSpec
+from precast.ir.signature import ConstantArgument, InputKind, OutputSpec
 from precast.ir.tensor_spec import TensorSpec
 from precast.tracing.dead_code import remove_dead_nodes
 from precast.tracing.trace import argument_spec
@@ -38,11 +39,37 @@ def tidied(program: Program, *, requiring_grad: Collection[str] = ()) -> Program
         elif node.target is _aten.clone.default and {user.target for user in node.users} <= NORMALIZING_AND_UPDATING:
             node.replace_all_uses_with(node.args[0])
     remove_dead_nodes(graph)
-    program = program.replace(graph=graph)
+    reshape_where_layout_is_open(graph)
+    program = with_ordered_constants(program.replace(graph=graph))
     program = program.replace(module=with_counted_names(fold_regions(program.module)))
     _note_required_gradients(program, requiring_grad)
     program = program.replace(sizes=collected_sizes(program))
     return program.replace(signature=program.signature.replace(outputs=named_outputs(program)))
+
+
+def with_ordered_constants(program: Program) -> Program:
+    """Constants in the order in which the graph first reads them, however tracing came upon them."""
+    placeholders, specs = program.placeholders, program.signature.inputs
+    positions = [i for i, spec in enumerate(specs) if spec.kind is InputKind.CONSTANT_TENSOR]
+    first_use: dict[fx.Node, int] = {}
+    for number, node in enumerate(program.graph.nodes):
+        for position, source in enumerate(node.all_input_nodes):
+            first_use.setdefault(source, number * 10_000 + position)
+    ordered = sorted(positions, key=lambda i: first_use.get(placeholders[i], 0))
+    if ordered == positions:
+        return program
+    graph = program.copy_graph()
+    copies = [node for node in graph.nodes if node.op == "placeholder"]
+    before = copies[positions[0]]
+    for position in ordered:
+        if copies[position] is not before:
+            before.prepend(copies[position])
+        else:
+            before = before.next
+    inputs = list(specs)
+    for position, source in zip(positions, ordered, strict=True):
+        inputs[position] = specs[source]
+    return program.replace(graph=graph, signature=program.signature.replace(inputs=tuple(inputs)))
 
 
 def _note_required_gradients(program: Program, names: Collection[str]) -> None:

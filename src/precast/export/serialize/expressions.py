@@ -26,8 +26,6 @@ _FUNCTIONS |= {
     )
     if hasattr(torch_functions, name)
 }  # fmt: skip
-_NAMES = {function: name for name, function in _FUNCTIONS.items()}
-_ALIASES = {sympy.StrictLessThan: "Lt", sympy.LessThan: "Le", sympy.StrictGreaterThan: "Gt", sympy.GreaterThan: "Ge"}
 _CONSTANTS = {"true": sympy.true, "false": sympy.false, "int_oo": int_oo, "-int_oo": -int_oo}
 
 
@@ -44,11 +42,9 @@ def expression_to_json(expression: sympy.Basic | int) -> Json:
         return ["Rational", int(expression.p), int(expression.q)]
     if isinstance(expression, sympy.Float):
         return ["Float", float(expression).hex()]
-    function = type(expression)
-    name = _NAMES.get(function) or _ALIASES.get(function) or function.__name__
-    assert name in _FUNCTIONS or name in ("Equality", "Unequality"), f"no form for {function.__name__}"
-    short = {"Equality": "Eq", "Unequality": "Ne"}.get(name, name)
-    return [short, *map(expression_to_json, expression.args)]
+    name = type(expression).__name__
+    assert name in _FUNCTIONS, f"no form for {name}"
+    return [name, *map(expression_to_json, expression.args)]
 
 
 def expression_from_json(content: Json, symbols: Mapping[str, sympy.Symbol], depth: int = 0) -> sympy.Basic:
