@@ -127,7 +127,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
 def _in_order(tangent: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
     """The tangent in the memory order that the backward was traced with: dimensions from outermost to innermost."""
     if order is None:
-        return tangent.contiguous()
+        return tangent.contiguous() if tangent.layout is torch.strided else tangent
     places = [order.index(dim) for dim in range(len(order))]
     return tangent.permute(order).contiguous().permute(places)
 
