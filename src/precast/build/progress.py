@@ -21,7 +21,7 @@ class Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Bar(*columns, console=console, transient=True)
         self._task = self._bar.add_task(what, total=total)
-        self._is_over = False
+        self._is_over = self._is_shown = False
         self._lock = threading.Lock()
 
     def advance(self) -> None:
@@ -30,12 +30,14 @@ class Progress:
     def start(self) -> None:
         with self._lock:
             if not self._is_over:
+                self._is_shown = True
                 self._bar.start()
 
     def stop(self) -> None:
         with self._lock:
             self._is_over = True
-            self._bar.stop()
+            if self._is_shown:
+                self._bar.stop()
 
 
 @contextmanager

@@ -58,6 +58,9 @@ def run_step(step: FallbackStep, inputs: Sequence[torch.Tensor], sizes: dict[str
             return inputs[argument.position]
         if isinstance(argument, Index):
             return evaluate(argument, lambda atom: sizes[atom.name])
+        if isinstance(argument, str) and argument.startswith("torch."):
+            # A dtype, a layout or a memory format, by its name.
+            return getattr(torch, argument.removeprefix("torch."))
         return [decode(item) for item in argument] if isinstance(argument, tuple) else argument
 
     keywords = {key: decode(value) for key, value in step.keyword_arguments}

@@ -45,8 +45,11 @@ class Entry:
                 fix="pass one tensor for each, in this order",
             )
         tensors = [as_tensor(value, name=each.name) for value, each in zip(arguments, expected, strict=True)]
+        return self.run(tensors, like_torch=any(map(is_torch_tensor, tensors)))
+
+    def run(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:
+        """Call with tensors that are known to be as many as the entry takes; torch's come back if asked for."""
         inputs = pack_tensors(tensors)
-        like_torch = any(map(is_torch_tensor, tensors))
         results = [self._allocate(each, layout, like_torch)
                    for each, layout in zip(self.description.outputs, self._layouts(inputs), strict=True)]  # fmt: skip
         self.model.run(self.number, inputs, pack_tensors(results))

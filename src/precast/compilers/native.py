@@ -1,0 +1,132 @@
+"""The native backend: a functional ATen graph → C++ that this machine's compiler builds → a callable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import fx
+
+import precast
+from precast.build.compiler import find_compiler
+from precast.build.library import Library, build, find_library
+from precast.cache import content_key, open_store
+from precast.codegen.describe import Entry as ProgramEntry
+from precast.codegen.generate import generate
+from precast.compilers.native_call import CompiledGraph
+from precast.compilers.native_decompositions import native_decompositions
+from precast.compilers.native_lowering import segment_graph, segment_inputs
+from precast.compilers.native_split import SplitGraph, split_graph
+from precast.compilers.native_stored import StoredGraph, called_back
+from precast.compilers.registry import Backend
+from precast.ir.loops.program import LoopProgram
+from precast.lower import lower_graph
+from precast.lower.fallback import torch_fallback
+from precast.lower.fuse import fuse
+from precast.lower.plan import plan
+from precast.options import Options, as_options
+from precast.partition import min_cut_rematerialization_partition
+from precast.runtime import open_library
+from precast.runtime.model import Entry
+
+_MAKERS = ("build", "codegen", "compilers", "ir/loops", "lower", "runtime")
+"""Folders whose files decide what a graph is compiled to."""
+
+
+@dataclass(frozen=True)
+class NativeCompiler:
+    """Fused loops in C++, built by this machine's compiler; what has no native rule calls back into torch."""
+
+    options: Options | None = None
+
+    def with_options(self, options: Options) -> NativeCompiler:
+        return NativeCompiler(options)
+
+    @property
+    def cache_key(self) -> str:
+        """Tells apart what other sources of ours, or another C++ compiler, would make."""
+        return content_key([_own_sources(), find_compiler(as_options(self.options).compiler).identity])
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph:
+        options = as_options(self.options)
+        split = split_graph(graph_module)
+        entries = lower_segments(split)
+        if not entries:
+            return NativeGraph(split, (), StoredGraph("", (), ()), entries)
+        store = open_store(options)
+        with store.held():
+            library = build(generate(entries), store=store, compiler=options.compiler)
+            stored = StoredGraph(library.key, library.needs, tuple(called_back(entry.program) for entry in entries))
+            return NativeGraph(split, _open(library, stored.programs), stored, entries)
+
+    def store(self, compiled: Any) -> bytes | None:
+        assert isinstance(compiled, NativeGraph)
+        return compiled.stored.to_bytes()
+
+    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph:
+        stored = StoredGraph.from_bytes(data)
+        split = split_graph(graph_module)
+        if not stored.programs:
+            return NativeGraph(split, (), stored)
+        store = open_store(as_options(self.options))
+        with store.held():
+            library = find_library(stored.library, stored.needs, store=store)
+            return NativeGraph(split, _open(library, stored.programs), stored)
+
+
+class NativeGraph(CompiledGraph):
+    """A compiled graph that knows what it was made of; one that was restored has no programs to show."""
+
+    def __init__(
+        self,
+        split: SplitGraph,
+        entries: Sequence[Entry],
+        stored: StoredGraph,
+        programs: Sequence[ProgramEntry] | None = None,
+    ):
+        super().__init__(split, entries)
+        self.stored = stored
+        self.programs = programs
+
+
+def lower_segments(split: SplitGraph) -> list[ProgramEntry]:
+    """The native segments as fused and planned programs, in order."""
+    entries: list[ProgramEntry] = []
+    for segment in split.segments:
+        if segment.is_native:
+            graph = segment_graph(segment, segment_inputs(segment))
+            program = fuse(lower_graph(graph, name=f"segment_{len(entries)}"))
+            entries.append(ProgramEntry(program, plan(program)))
+    return entries
+
+
+@dataclass(frozen=True)
+class _HasProgram:
+    program: LoopProgram
+
+
+def _open(library: Library, programs: Sequence[LoopProgram]) -> tuple[Entry, ...]:
+    fallback = torch_fallback([_HasProgram(program) for program in programs])
+    model = open_library(library.path, needs=library.needs, fallback=fallback)
+    return tuple(model[name] for name in model.entries)
+
+
+@cache
+def _own_sources() -> str:
+    """A hash of the code that makes code: a checkout changes without its version changing."""
+    root = Path(precast.__file__).parent
+    paths = sorted(
+        path for folder in _MAKERS for path in (root / folder).rglob("*") if path.suffix in (".py", ".h", ".cpp")
+    )
+    return content_key(part for path in paths for part in (str(path.relative_to(root)), path.read_bytes()))
+
+
+BACKEND = Backend(
+    "native",
+    NativeCompiler(),
+    partition_fn=min_cut_rematerialization_partition,
+    decompositions=native_decompositions(),  # type: ignore[arg-type]
+)

@@ -1,0 +1,150 @@
+"""A compiled graph: runs its segments one after the other over one list of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import fx
+
+from precast.compilers.native_lowering import SegmentInputs, segment_inputs
+from precast.compilers.native_sizes import SizeReader, number_of, size_readers
+from precast.compilers.native_split import Segment, SplitGraph, ViewChain, is_size
+from precast.ir.graphs import placeholders_of
+from precast.ir.node_meta import tensor_of, value_of
+from precast.runtime import Entry
+from precast.runtime.tensors import as_tensor
+
+Values = dict[fx.Node, Any]
+Sizes = dict[str, int]
+
+
+@dataclass(frozen=True)
+class NativeStep:
+    """One entry of the library. An entry that does nothing but return nothing has no code."""
+
+    entry: Entry
+    inputs: SegmentInputs
+    outputs: tuple[fx.Node, ...]
+
+    def run(self, values: Values, sizes: Sizes) -> None:
+        arguments: list[Any] = [values[node] for node in self.inputs.nodes]
+        arguments += [as_tensor(sizes[name], name=name) for name in self.inputs.sizes]
+        # A number among the inputs was taken for a constant, or is a size.
+        tensors = [each for each in arguments if not isinstance(each, bool | int | float | None)]
+        values.update(zip(self.outputs, self.entry.run(tensors, like_torch=True), strict=True))
+
+
+@dataclass(frozen=True)
+class TorchStep:
+    """Nodes that torch runs one by one."""
+
+    nodes: tuple[fx.Node, ...]
+
+    def run(self, values: Values, sizes: Sizes) -> None:
+        for node in self.nodes:
+            values[node] = run_node(node, values, sizes)
+
+
+@dataclass(frozen=True)
+class RunningStep:
+    """A step, which values nobody reads after it, and which sizes follow from its results."""
+
+    step: NativeStep | TorchStep
+    dead: tuple[fx.Node, ...]
+    readers: tuple[SizeReader, ...]
+
+
+class CompiledGraph:
+    """Takes one list of inputs, which it empties, and gives the list of the graph's results."""
+
+    _boxed_call = True
+
+    def __init__(self, split: SplitGraph, entries: Sequence[Entry]):
+        self.split = split
+        self.placeholders = placeholders_of(split.module.graph)
+        constants = [node for node in split.module.graph.nodes if node.op == "get_attr"]
+        self.constants = {node: attrgetter(str(node.target))(split.module) for node in constants}
+        self.initial_readers = tuple(size_readers(self.placeholders).values())
+        self.steps = tuple(_running_steps(split, entries))
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        values: Values = dict(zip(self.placeholders, inputs, strict=True))
+        inputs.clear()
+        values.update(self.constants)
+        sizes: Sizes = {}
+        _read_sizes(self.initial_readers, values, sizes)
+        for each in self.steps:
+            each.step.run(values, sizes)
+            _read_sizes(each.readers, values, sizes)
+            for node in each.dead:
+                del values[node]
+        return [_returned(result, values, sizes) for result in self.split.results]
+
+
+def _read_sizes(readers: Sequence[SizeReader], values: Values, sizes: Sizes) -> None:
+    for reader in readers:
+        sizes[reader.symbol] = reader.read(values[reader.node])
+
+
+def _running_steps(split: SplitGraph, entries: Sequence[Entry]) -> Iterator[RunningStep]:
+    remaining = iter(entries)
+    deaths = _deaths(split)
+    for segment in split.segments:
+        readers = tuple(size_readers(segment.outputs).values()) if not segment.is_native else ()
+        yield RunningStep(_step(segment, remaining), deaths[segment], readers)
+
+
+def _step(segment: Segment, entries: Iterator[Entry]) -> NativeStep | TorchStep:
+    if segment.is_native:
+        return NativeStep(next(entries), segment_inputs(segment), segment.outputs)
+    return TorchStep(segment.nodes)
+
+
+def _deaths(split: SplitGraph) -> dict[Segment, tuple[fx.Node, ...]]:
+    """For each segment, what it is the last to need."""
+    kept = {each.root if isinstance(each, ViewChain) else each for each in split.results}
+    deaths: dict[Segment, tuple[fx.Node, ...]] = {}
+    for segment in reversed(split.segments):
+        inner = () if segment.is_native else tuple(node for node in segment.nodes if node not in segment.outputs)
+        dead = [node for node in segment.inputs if node not in kept]
+        kept |= set(dead)
+        deaths[segment] = (*inner, *dead)
+    return deaths
+
+
+def run_node(node: fx.Node, values: Values, sizes: Mapping[str, int]) -> Any:
+    """Call what the node calls, outside of autograd: the graph has its own gradients."""
+    target: Callable[..., Any] = node.target  # type: ignore[assignment]
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: _value(argument, values, sizes))
+    with torch.no_grad():
+        return target(*args, **kwargs)
+
+
+def _value(node: fx.Node, values: Values, sizes: Mapping[str, int]) -> Any:
+    if node in values:
+        return values[node]
+    assert is_size(node), f"{node} has no value yet"
+    size = value_of(node)
+    assert isinstance(size, int | torch.SymInt)
+    return number_of(size, sizes)
+
+
+def _returned(result: object, values: Values, sizes: Mapping[str, int]) -> Any:
+    if isinstance(result, fx.Node):
+        return _value(result, values, sizes)
+    if not isinstance(result, ViewChain):
+        return result
+    value = values[result.root]
+    for view in result.views:
+        if view.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+            # An input may lie otherwise in memory than the traced one did.
+            value = value.reshape([number_of(size, sizes) for size in tensor_of(view).shape])
+        else:
+            source = view.args[0]
+            assert isinstance(source, fx.Node)
+            value = run_node(view, {source: value}, sizes)
+    return value

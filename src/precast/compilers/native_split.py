@@ -1,0 +1,215 @@
+"""Which parts of a graph become native code, and which torch runs node by node.
+
+Before::
+
+    a = x.exp(); b = torch.view_as_complex(a); c = torch.view_as_real(b * b); d = c + x
+
+After::
+
+    native segment: a        torch segment: b, b * b, c        native segment: d
+
+Native code knows dense real tensors on the CPU. What gives or takes anything else (complex or sparse tensors, sizes
+that depend on data, subgraphs, effects) is left to torch, in as few segments as dependencies allow.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from precast.errors import LoweringError
+from precast.ir.graphs import placeholders_of, results_of
+from precast.ir.loops.buffers import ITEM_SIZES
+from precast.ir.node_meta import has_value, value_of
+from precast.ir.tensor_spec import dtype_name
+from precast.lower.graph import MAX_RANK
+from precast.lower.sizes import to_index
+from precast.ops.facts import Fact, facts_of
+
+Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
+_PLAIN_ARGUMENTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, str, bool, int, float, type(None))
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Nodes that run together, in order; `inputs` are computed before, `outputs` are read after."""
+
+    is_native: bool
+    nodes: tuple[fx.Node, ...]
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True)
+class ViewChain:
+    """A result that is a view: `root` is kept, and the views are taken of it after the last segment."""
+
+    root: fx.Node
+    views: tuple[fx.Node, ...]
+
+
+Result = fx.Node | ViewChain | object
+
+
+@dataclass(frozen=True)
+class SplitGraph:
+    """Segments in an order that respects dependencies, and what the graph returns."""
+
+    module: fx.GraphModule
+    segments: tuple[Segment, ...]
+    results: tuple[Result, ...]
+
+
+def split_graph(module: fx.GraphModule) -> SplitGraph:
+    """Cut a functional graph into native and torch segments."""
+    results = tuple(_result(each) for each in results_of(module.graph))
+    levels = _levels(module.graph)
+    members: dict[int, list[fx.Node]] = {}
+    needed = _needed_nodes(module.graph, results)
+    for node, level in levels.items():
+        if node in needed:
+            members.setdefault(level, []).append(node)
+    returned = {node for each in results for node in _nodes_of_result(each)}
+    segments = tuple(_segment(members[level], returned, needed, is_native=level % 2 == 0) for level in sorted(members))
+    return SplitGraph(module, segments, results)
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether a node is a whole number that follows from the sizes of inputs: nobody need run it."""
+    if not has_value(node) or not isinstance(value_of(node), torch.SymInt | int):
+        return False
+    return node.op == "placeholder" or (node.op == "call_function" and Fact.DATA_DEPENDENT not in facts_of(node))
+
+
+def _levels(graph: fx.Graph) -> dict[fx.Node, int]:
+    """Even levels are native, odd ones are torch's; a node comes no earlier than its arguments.
+
+    What draws random numbers or acts on the world stays in order.
+    """
+    levels: dict[fx.Node, int] = {}
+    last_ordered = -1
+    for node in graph.nodes:
+        if node.op != "call_function" or is_size(node):
+            continue
+        parity = 0 if may_be_native(node) else 1
+        inputs = [levels[each] for each in node.all_input_nodes if each in levels]
+        if node.target is operator.getitem and inputs:
+            levels[node] = inputs[0]
+            continue
+        is_ordered = bool(facts_of(node) & {Fact.RANDOM, Fact.EFFECTFUL})
+        lowest = max([-parity, *inputs, *([last_ordered] if is_ordered else [])])
+        levels[node] = lowest if lowest % 2 == parity else lowest + 1
+        if is_ordered:
+            last_ordered = levels[node]
+    return levels
+
+
+def may_be_native(node: fx.Node) -> bool:
+    """Whether lowering can take the node: by a rule, or as a step that calls back into torch."""
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, fx.Node) and may_be_native(source)
+    if not isinstance(node.target, OpOverload) or not has_value(node):
+        return False
+    if facts_of(node) & {Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING}:
+        return False
+    value = value_of(node)
+    values = value if isinstance(value, tuple | list) else (value,)
+    is_expressible = any(isinstance(each, torch.Tensor) for each in values)
+    return is_expressible and all(map(_may_be_buffer, values)) and all(map(_may_be_argument, _arguments(node)))
+
+
+def _arguments(node: fx.Node) -> Iterator[object]:
+    yield from pytree.tree_leaves((node.args, node.kwargs))
+
+
+def _may_be_argument(argument: object) -> bool:
+    if not isinstance(argument, fx.Node):
+        return isinstance(argument, _PLAIN_ARGUMENTS)
+    if not has_value(argument) or isinstance(value_of(argument), fx.GraphModule):
+        return False
+    value = value_of(argument)
+    if isinstance(value, torch.SymInt):
+        return is_size(argument) and _is_known(value)
+    return isinstance(value, int | float | None) or _may_be_buffer(value)
+
+
+def _may_be_buffer(value: object) -> bool:
+    """Whether native code can hold the value; None stands for a result that nobody asked for."""
+    if value is None:
+        return True
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
+        return False
+    if dtype_name(value.dtype) not in ITEM_SIZES or value.ndim > MAX_RANK or value.is_conj() or value.is_neg():
+        return False
+    return all(isinstance(size, int) or _is_known(size) for size in (*value.shape, *value.stride()))
+
+
+def _is_known(size: torch.SymInt) -> bool:
+    try:
+        to_index(size)
+    except LoweringError:
+        return False
+    return True
+
+
+def _segment(nodes: Sequence[fx.Node], returned: set[fx.Node], needed: set[fx.Node], *, is_native: bool) -> Segment:
+    inside = set(nodes)
+    used = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in inside)
+    inputs = tuple(each for each in used if not is_size(each))
+    readers = needed - inside
+    outputs = tuple(node for node in nodes if node in returned or readers.intersection(node.users))
+    return Segment(is_native, tuple(nodes), inputs, outputs)
+
+
+def _needed_nodes(graph: fx.Graph, results: Sequence[Result]) -> set[fx.Node]:
+    """What results and effects depend on, but for sizes."""
+    needed: set[fx.Node] = set()
+    waiting = [node for each in results for node in _nodes_of_result(each)]
+    waiting += [node for node in graph.nodes if node.op == "call_function" and Fact.EFFECTFUL in facts_of(node)]
+    while waiting:
+        node = waiting.pop()
+        if node not in needed and not is_size(node):
+            needed.add(node)
+            waiting += node.all_input_nodes
+    return needed
+
+
+def _nodes_of_result(result: Result) -> tuple[fx.Node, ...]:
+    if isinstance(result, ViewChain):
+        return (result.root,)
+    return (result,) if isinstance(result, fx.Node) else ()
+
+
+_ALL_ELEMENTS = {
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name, overload in (
+        ("alias", "default"), ("t", "default"), ("transpose", "int"), ("permute", "default"), ("view", "default"),
+        ("_unsafe_view", "default"), ("unsqueeze", "default"), ("squeeze", "default"), ("squeeze", "dim"),
+        ("squeeze", "dims"), ("expand", "default"),
+    )
+}  # fmt: skip
+_SOME_ELEMENTS = {torch.ops.aten.select.int, torch.ops.aten.slice.Tensor, torch.ops.aten.diagonal.default}
+
+
+def _result(result: object) -> Result:
+    """A returned view of an input, or of all of a computed tensor, shares its memory as it does in eager."""
+    if not isinstance(result, fx.Node):
+        return result
+    node, views = result, list[fx.Node]()
+    while node.op == "call_function" and node.target in _ALL_ELEMENTS | _SOME_ELEMENTS:
+        views.insert(0, node)
+        source = node.args[0]
+        assert isinstance(source, fx.Node), f"{node} is a view of nothing"
+        node = source
+    takes_part = any(view.target in _SOME_ELEMENTS for view in views)
+    is_input = node in placeholders_of(node.graph) or node.op == "get_attr"
+    if not views or (takes_part and not is_input):
+        return result
+    return ViewChain(node, tuple(views))
