@@ -158,6 +158,14 @@ def test_symbolic_sizes_survive():
     torch.testing.assert_close(inputs, torch.full((5, 3), 2.0))
 
 
+def test_guards_of_the_functional_run_are_kept():
+    program = capture(lambda a: a.add_(1), (x.clone(),), dynamic_shapes={"a": {0: Dim("rows")}})
+    rows = program.placeholders[0].meta["val"].shape[0]
+    assert rows < 100
+    (guard,) = functionalize(program).sizes.guards
+    assert str(guard.condition).endswith("< 100")
+
+
 def test_sizes_that_depend_on_data_survive():
     program = functional(lambda a: a[a > 2].add_(1), x)
     torch.testing.assert_close(interpret(program, x), torch.tensor([4.0, 5.0, 6.0]))

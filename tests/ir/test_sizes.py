@@ -43,6 +43,13 @@ def test_settled_sizes_are_gone():
     assert [guard.condition for guard in settled.guards] == [4 * t < 100]
 
 
+def test_further_guards_are_added_once():
+    sizes = SymbolicSizes((SizeSymbol(s, "s", "x.shape[0]", SizeRange()),), (SizeGuard(s < 9),))
+    grown = sizes.with_guards([SizeGuard(s < 9), SizeGuard(s > 2), SizeGuard(t > 2)])
+    assert [guard.condition for guard in grown.guards] == [s < 9, s > 2]
+    assert sizes.with_guards([]) is sizes
+
+
 def test_bare_symbols_bind():
     assert bind_sizes([(s, 3), (t,)], [(5, 3), (7,)]) == ({s: 5, t: 7}, [])
 

@@ -23,7 +23,7 @@ from precast.ir.verifier import verify
 from precast.ops.facts import is_mutating
 from precast.tracing.boundary_outputs import returning_boundary
 from precast.tracing.dead_code import remove_dead_nodes
-from precast.tracing.fake_inputs import FakeInputs, fresh_copies
+from precast.tracing.fake_inputs import FakeInputs, fresh_copies, size_guards
 from precast.tracing.retrace import as_flat_function
 from precast.tracing.session import tracing_session
 from precast.tracing.trace import Decompositions, argument_spec, rename_placeholders, trace
@@ -79,7 +79,12 @@ def functionalize(
     remove_dead_nodes(module.graph)
     module.recompile()
     outputs = _output_specs(program, boundary, module)
-    result = program.replace(module=module, signature=program.signature.replace(outputs=outputs), boundary=boundary)
+    result = program.replace(
+        module=module,
+        signature=program.signature.replace(outputs=outputs),
+        boundary=boundary,
+        sizes=program.sizes.with_guards(size_guards(mode.shape_env)) if mode.shape_env is not None else program.sizes,
+    )
     verify(result, after="functionalize")
     return result
 

@@ -1,7 +1,7 @@
 """Symbolic sizes of a program: which symbols there are, in which ranges, and what tracing assumed about them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -54,6 +54,13 @@ class SymbolicSizes:
         guards = {guard.condition.xreplace(replaced): guard.at for guard in reversed(self.guards)}
         kept = [SizeGuard(condition, at) for condition, at in guards.items() if condition is not sympy.true]
         return SymbolicSizes(symbols, tuple(reversed(kept)))
+
+    def with_guards(self, guards: Iterable[SizeGuard]) -> "SymbolicSizes":
+        """These sizes under further guards; those on sizes that are settled already say nothing new."""
+        symbols = {symbol.symbol for symbol in self.symbols}
+        known = {guard.condition for guard in self.guards}
+        new = {g.condition: g for g in guards if g.condition not in known and g.condition.free_symbols <= symbols}
+        return replace(self, guards=(*self.guards, *new.values())) if new else self
 
     def failing_guards(self, binding: Mapping[sympy.Symbol, int]) -> list[SizeGuard]:
         """The guards that do not hold for these sizes; those on sizes that are not bound are left out."""

@@ -88,8 +88,7 @@ class FakeInputs:
 
     def sizes(self) -> SymbolicSizes:
         """The symbols, and the guards that tracing has added up to now."""
-        guards = [SizeGuard(guard.expr, _users_place(guard.sloc)) for guard in self._shape_env.guards]
-        return SymbolicSizes(tuple(self._symbols.values()), tuple(guards))
+        return SymbolicSizes(tuple(self._symbols.values()), size_guards(self._shape_env))
 
     def specialized(self) -> dict[str, sympy.Expr]:
         """Free sizes that tracing pinned to a number or tied to another size, by root name."""
@@ -127,6 +126,11 @@ class _LocatingShapeEnv(ShapeEnv):
 
     def _get_sloc(self, *args: Any, **kwargs: Any) -> SLoc:
         return SLoc(None, innermost_users_line())
+
+
+def size_guards(shape_env: ShapeEnv) -> tuple[SizeGuard, ...]:
+    """All that was taken for true of the sizes up to now."""
+    return tuple(SizeGuard(guard.expr, _users_place(guard.sloc)) for guard in shape_env.guards)
 
 
 def _users_place(location: SLoc) -> str | None:

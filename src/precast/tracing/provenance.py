@@ -29,6 +29,7 @@ from precast.ir.node_meta import (
     set_autograd_origin,
     set_forward_node,
     set_module_stack,
+    source_line_of,
 )
 from precast.tracing.checkpoint_regions import tag_checkpointed
 
@@ -130,7 +131,10 @@ def run_users_code(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def innermost_users_line() -> str | None:
-    """The line of the user's program that is running now, if one is."""
+    """The line of the user's program that is running now, if one is, or of which the result is being traced again."""
+    if (retraced := _retraced_node.get()) is not None:
+        line = source_line_of(retraced)
+        return None if line is None else str(line)
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not run_users_code.__code__:
         if is_users_file(frame.f_code.co_filename):
