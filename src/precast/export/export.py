@@ -5,7 +5,7 @@ After:  ``graph(p_weight, b_mean, c_scale, x, mask) -> (updates, outputs)``: fla
 autograd, with the contract of its inputs and outputs beside it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from precast.export.module_calls import ModuleCallEntry
 from precast.export.program import ExportedProgram, Origin
 from precast.export.runtime_asserts import with_runtime_asserts
 from precast.export.tidy import tidied
+from precast.export.tracepoints import Tracepoints
 from precast.functionalize import functionalize
 from precast.ir.program import Program
 from precast.ir.signature import InputKind
@@ -58,16 +59,26 @@ def export(
         s77 = batch in 0..8
     """
     _check_module(mod)
-    program = capture(mod, args, kwargs, dynamic_shapes=dynamic_shapes, pre_dispatch=True)
+    tracepoints = Tracepoints()
+    with tracepoints.marked(mod, preserve_module_call_signature):
+        program = capture(mod, args, kwargs, dynamic_shapes=dynamic_shapes, pre_dispatch=True)
     program = with_runtime_asserts(program)
     program = functionalize(program, decompositions=decompositions, pre_dispatch=True, keep_aliases=False)
+    program = tidied(program, requiring_grad=_requiring_grad(program, args, kwargs))
+    program, kept_calls = tracepoints.read_off(program)
     origin = Origin(
         argument_names=argument_names(mod, len(args), kwargs or {}),
-        module_calls=tuple(ModuleCallEntry(path) for path, _ in mod.named_modules()),
+        module_calls=tuple(_module_calls(mod, kept_calls)),
         aliases=tuple(aliases_of(mod)),
         example_inputs=(tuple(args), dict(kwargs or {})),
     )
-    return ExportedProgram(tidied(program, requiring_grad=_requiring_grad(program, args, kwargs)), origin)
+    return ExportedProgram(program, origin)
+
+
+def _module_calls(mod: torch.nn.Module, kept: Sequence[ModuleCallEntry]) -> Iterator[ModuleCallEntry]:
+    """Every submodule in order; those whose signature was kept with it, once for each call."""
+    for path, _ in mod.named_modules():
+        yield from [entry for entry in kept if entry.fqn.partition("@")[0] == path] or [ModuleCallEntry(path)]
 
 
 def _requiring_grad(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[str]:

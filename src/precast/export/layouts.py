@@ -1,7 +1,7 @@
 """Views that must not rely on a memory layout that only running decides.
 
-Before: ``attention = scaled_dot_product_attention(…); transpose = transpose(attention, 1, 2); view = view(transpose, …)``
-After:  the same with ``reshape``, which copies where the kernel that torch chose at run time laid its result out otherwise.
+Before: ``a = scaled_dot_product_attention(…); t = transpose(a, 1, 2); v = view(t, …)``
+After:  the same with ``reshape``, which copies where the kernel of that call laid its result out otherwise
 
 Tracing drops ``contiguous()`` where its fake result is contiguous already. For an op that stays whole, which kernel
 computes it, and in which layout, depends on the device, the grad mode and the sizes of each call.

@@ -171,7 +171,7 @@ class ExportedProgram:
             program.signature,
             program.state,
             self.call_convention,
-            module_paths=[entry.fqn for entry in self._origin.module_calls],
+            module_paths=[entry.fqn for entry in self._origin.module_calls if "@" not in entry.fqn],
             aliases=dict(self._origin.aliases),
         )
 

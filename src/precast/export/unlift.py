@@ -73,10 +73,23 @@ def unlift(
     module = ExportedModule(root, graph, "ExportedModule")
     module.meta["call_convention"] = convention
     module.meta["unsaved"] = tuple(_unsaved(signature))
-    for path in dict.fromkeys([*module_paths, *(name.rpartition(".")[0] for name in aliases or {})]):
+    # GraphModule takes over what its graph reads: the rest of the hierarchy, and further names of tied state, come here.
+    for path in module_paths:
         _ensure_module(module, path)
     for alias, name in (aliases or {}).items():
         _set(module, alias, state[name])
+    _restore_kinds(module)
+    module._deepcopy_hooks = [_restore_kinds]
+    return module
+
+
+def finish_module(module: ExportedModule, like: ExportedModule) -> ExportedModule:
+    """``module``, another form of ``like``, with the same checks, and the state that its graph does not read."""
+    module.meta = dict(like.meta)
+    for name, tensor in like.state_dict(keep_vars=True).items():
+        owner, _, last = name.rpartition(".")
+        if not hasattr(_ensure_module(module, owner), last):
+            _set(module, name, tensor)
     _restore_kinds(module)
     module._deepcopy_hooks = [_restore_kinds]
     return module
@@ -218,7 +231,7 @@ def _restore_kinds(module: fx.GraphModule) -> None:
     """GraphModule takes every tensor for a persistent buffer: tell it which are constants, and which are not saved."""
     for path, is_buffer in module.meta["unsaved"]:
         owner, _, name = path.rpartition(".")
-        home = module.get_submodule(owner)
+        home = _ensure_module(module, owner)
         if is_buffer:
             home._non_persistent_buffers_set.add(name)
         elif name in home._buffers:

@@ -1,0 +1,114 @@
+"""Keeps the signatures of chosen submodules: marks in the graph where each was entered and left, then reads them off.
+
+Before: ``linear = linear(x, …)`` inside the submodule ``head``
+After:  ``tracepoint([x], 'head'); linear = linear(x, …); tracepoint([linear], 'head')`` while tracing, and an entry
+``head: x -> linear`` in ``module_call_graph`` when the marks are gone again.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from precast.errors import InputValueError
+from precast.export.module_calls import ModuleCallEntry, ModuleCallSignature
+from precast.ir.program import Program
+from precast.ir.signature import ArgumentSpec, ConstantArgument, TensorArgument
+
+_library = torch.library.Library("precast", "DEF")
+_library.define("tracepoint(Tensor[] values, str path, bool entering) -> ()")
+_library.impl("tracepoint", lambda values, path, entering: None, "CompositeExplicitAutograd")
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The inputs or outputs of one call: their tree, and for leaves that are no tensors, what they were."""
+
+    tree: pytree.TreeSpec
+    leaves: tuple[Any, ...]
+
+
+@dataclass
+class Tracepoints:
+    """What was seen of the chosen submodules, in the order of the calls."""
+
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    sides: dict[str, list[_Side]] = field(default_factory=dict)
+
+    @contextmanager
+    def marked(self, mod: torch.nn.Module, paths: Sequence[str]) -> Iterator[None]:
+        """While active, calls of these submodules leave marks."""
+        with ExitStack() as stack:
+            for path in paths:
+                submodule = _submodule(mod, path)
+                self.names[path] = tuple(inspect.signature(submodule.forward).parameters)
+                stack.enter_context(patch.object(submodule, "forward", self._marking(submodule, path)))
+            yield
+
+    def _marking(self, submodule: torch.nn.Module, path: str) -> Any:
+        original = submodule.forward
+
+        @wraps(original)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self._mark(path, (args, kwargs), entering=True)
+            result = original(*args, **kwargs)
+            self._mark(path, result, entering=False)
+            return result
+
+        return forward
+
+    def _mark(self, path: str, values: Any, *, entering: bool) -> None:
+        leaves, tree = pytree.tree_flatten(values)
+        kept = tuple(None if isinstance(leaf, torch.Tensor) else ConstantArgument("", leaf) for leaf in leaves)
+        self.sides.setdefault(path, []).append(_Side(tree, kept))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        torch.ops.precast.tracepoint(tensors, path, entering)
+
+    def read_off(self, program: Program) -> tuple[Program, list[ModuleCallEntry]]:
+        """The program without the marks, and an entry for each call that they marked."""
+        graph = program.copy_graph()
+        marks: dict[str, list[fx.Node]] = {}
+        for node in list(graph.nodes):
+            if node.target is torch.ops.precast.tracepoint.default:
+                marks.setdefault(str(node.args[1]), []).append(node)
+        entries = [entry for path, nodes in marks.items() for entry in self._entries(path, nodes)]
+        for node in (node for nodes in marks.values() for node in nodes):
+            graph.erase_node(node)
+        return (program.replace(graph=graph) if marks else program), entries
+
+    def _entries(self, path: str, nodes: list[fx.Node]) -> Iterator[ModuleCallEntry]:
+        # The program ran more than once; the last run is the one in the graph.
+        sides = self.sides[path][-len(nodes) :]
+        for number in range(0, len(nodes), 2):
+            inputs, outputs = sides[number : number + 2]
+            signature = ModuleCallSignature(
+                inputs=_arguments(inputs, nodes[number]),
+                outputs=_arguments(outputs, nodes[number + 1]),
+                in_spec=inputs.tree,
+                out_spec=outputs.tree,
+                forward_arg_names=self.names[path],
+            )
+            yield ModuleCallEntry(path if number == 0 else f"{path}@{number // 2}", signature)
+
+
+def _submodule(mod: torch.nn.Module, path: str) -> torch.nn.Module:
+    try:
+        return mod.get_submodule(path)
+    except AttributeError as problem:
+        raise InputValueError(
+            f"preserve_module_call_signature names {path!r}, but the module has no such submodule.",
+            why=str(problem),
+            fix="Use dotted paths as in named_modules().",
+        ) from None
+
+
+def _arguments(side: _Side, mark: fx.Node) -> tuple[ArgumentSpec, ...]:
+    tensors = iter(pytree.tree_leaves(mark.args[0]))
+    return tuple(TensorArgument(next(tensors).name) if leaf is None else leaf for leaf in side.leaves)

@@ -1,0 +1,154 @@
+"""An exported program as a hierarchy of modules again, as the original had it.
+
+Before: ``module(x)``: one flat graph over ``encoder.layer.weight``
+After:  ``module(x)`` calls ``module.encoder``, which calls ``module.encoder.layer``, which owns ``weight``.
+"""
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import torch
+from torch import fx
+
+from precast.export.program import ExportedProgram
+from precast.export.unlift import ExportedModule, finish_module
+from precast.ir.node_meta import set_value, value_of
+
+
+def unflatten(program: ExportedProgram) -> ExportedModule:
+    """A module with the original's submodules, each running its own part of the graph; called as the original was.
+
+    A submodule that was called again later, with other nodes between, is there a second time as ``name@1``, over the
+    same parameters.
+
+    >>> from precast.export import export
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    >>> [name for name, _ in unflatten(export(model, (torch.ones(1, 2),))).named_children()]
+    ['0', '1']
+    """
+    flat = program.module()
+    nodes = [node for node in flat.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    level = _Level("", 0, flat)
+    level.take_inputs([node for node in flat.graph.nodes if node.op == "placeholder"])
+    level.add(nodes)
+    output = flat.graph.output_node()
+    level.graph.output(fx.map_arg(output.args[0], level.copied))
+    level.graph.set_codegen(flat.graph._codegen)
+    module = ExportedModule(level.root, level.graph, "UnflattenedModule")
+    return finish_module(module, flat)
+
+
+@dataclass
+class _Level:
+    """The graph of one module on its way: its dotted path, how deep it is, and what it has read so far.
+
+    A module that is there a second time does not own its state, but is given it.
+    """
+
+    path: str
+    depth: int
+    flat: ExportedModule
+    owns_state: bool = True
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    root: torch.nn.Module = field(default_factory=torch.nn.Module)
+    copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
+
+    def take_inputs(self, nodes: Sequence[fx.Node]) -> None:
+        for node in nodes:
+            self.copies[node] = self.graph.placeholder(node.name)
+            self.copies[node].meta = dict(node.meta)
+
+    def add(self, nodes: Sequence[fx.Node]) -> None:
+        """Nodes of this module itself are copied; a run of nodes of one submodule becomes a call of it."""
+        for child, run in groupby(nodes, key=self._child_of):
+            if child is None:
+                for node in run:
+                    self.copies[node] = self.graph.node_copy(node, self.copied)
+            else:
+                self._call(child, list(run))
+
+    def _child_of(self, node: fx.Node) -> str | None:
+        stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+        inner = stack[self.depth + 1] if len(stack) > self.depth + 1 else None
+        return inner if inner and inner.startswith(f"{self.path}." if self.path else "") else None
+
+    def copied(self, node: fx.Node) -> fx.Node:
+        """The node in this graph; attributes are read when they are first needed."""
+        if node not in self.copies:
+            assert node.op == "get_attr", f"{node.name} is read before it is computed"
+            target = self._relative(str(node.target))
+            self._own(target, str(node.target))
+            self.copies[node] = self.graph.create_node("get_attr", target, name=node.name)
+            self.copies[node].meta = dict(node.meta)
+        return self.copies[node]
+
+    def _relative(self, target: str) -> str:
+        return target.removeprefix(f"{self.path}.") if self.path else target
+
+    def _own(self, target: str, full: str) -> None:
+        owner, _, name = full.rpartition(".")
+        home = self.flat.get_submodule(owner)
+        place = _ensure(self.root, target.rpartition(".")[0])
+        value = getattr(home, name)
+        if isinstance(value, torch.nn.Module):
+            place.add_module(name, value)
+        elif isinstance(value, torch.nn.Parameter):
+            place.register_parameter(name, value)
+        else:
+            place.register_buffer(name, value)
+
+    def _reads_by_itself(self, node: fx.Node) -> bool:
+        """Whether the module reads an attribute and is not given it: its own state, and graphs of control flow."""
+        if node.op != "get_attr":
+            return False
+        is_own = self.owns_state and str(node.target).startswith(f"{self.path}.")
+        return is_own or isinstance(self._graph_at(node), fx.GraphModule)
+
+    def _graph_at(self, node: fx.Node) -> object:
+        owner, _, name = str(node.target).rpartition(".")
+        return getattr(self.flat.get_submodule(owner), name)
+
+    def _call(self, path: str, run: list[fx.Node]) -> None:
+        inside = set(run)
+        read = list(dict.fromkeys(n for node in run for n in node.all_input_nodes if n not in inside))
+        outputs = [node for node in run if any(user not in inside for user in node.users)]
+        target = self._fresh(self._relative(path))
+        level = _Level(path, self.depth + 1, self.flat, self.owns_state and "@" not in target)
+        inputs = [node for node in read if not level._reads_by_itself(node)]
+        level.take_inputs(inputs)
+        level.add(run)
+        results = [level.copies[node] for node in outputs]
+        level.graph.output(results[0] if len(results) == 1 else tuple(results))
+        place, _, name = target.rpartition(".")
+        _ensure(self.root, place).add_module(name, fx.GraphModule(level.root, level.graph, "Submodule"))
+        arguments = tuple(self.copied(node) for node in inputs)
+        called = self.graph.create_node("call_module", target, arguments, name=f"from_{run[-1].name}")
+        if len(outputs) == 1:
+            self._note(outputs[0], called)
+            return
+        set_value(called, tuple(value_of(node) for node in outputs))
+        for position, node in enumerate(outputs):
+            self._note(node, self.graph.call_function(operator.getitem, (called, position)))
+
+    def _note(self, original: fx.Node, copy: fx.Node) -> None:
+        copy.meta = dict(original.meta)
+        self.copies[original] = copy
+
+    def _fresh(self, target: str) -> str:
+        place, _, name = target.rpartition(".")
+        taken = _ensure(self.root, place)._modules
+        number, fresh = 0, name
+        while isinstance(taken.get(fresh), fx.GraphModule):
+            number += 1
+            fresh = f"{name}@{number}"
+        return f"{place}.{fresh}" if place else fresh
+
+
+def _ensure(root: torch.nn.Module, path: str) -> torch.nn.Module:
+    for name in filter(None, path.split(".")):
+        if name not in root._modules:
+            root.add_module(name, torch.nn.Module())
+        root = root.get_submodule(name)
+    return root
