@@ -35,7 +35,8 @@ enum {
     PRECAST_INVALID_ARGUMENT = 1, /* a null pointer, an unknown entry, a wrong version */
     PRECAST_MISMATCH = 2,         /* a tensor or weight does not fit what the entry declares */
     PRECAST_OUT_OF_MEMORY = 3,
-    PRECAST_FAILED = 4 /* a step of the program failed */
+    PRECAST_FAILED = 4, /* a step of the program failed */
+    PRECAST_INDEX_OUT_OF_RANGE = 5
 };
 
 /* Same layout as DLPack's DLDevice, DLDataType and DLTensor, under our own names so that both headers can be included. */

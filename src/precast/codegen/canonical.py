@@ -12,8 +12,8 @@ from precast.codegen.kernels import kernel_parameters
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Atom, Index, Symbol, Variable, substitute, symbol
 from precast.ir.loops.printer import describe_buffer, print_kernel
-from precast.ir.loops.program import Accumulate, Kernel, Loop, Statement, Store
-from precast.ir.loops.scalars import Accumulated, Accumulator, IndexValue, Load, Named, Scalar, rewrite
+from precast.ir.loops.program import Kernel, Loop, Statement, Store, rewrite_statement
+from precast.ir.loops.scalars import Accumulated, Accumulator, IndexValue, Load, Named, Scalar
 
 
 def canonical_key(kernel: Kernel) -> str:
@@ -42,20 +42,16 @@ class _Renaming:
         return tuple(map(self.index, indices))
 
     def statement(self, statement: Statement) -> Statement:
-        match statement:
-            case Loop(variables, body, accumulators):
-                for each in accumulators:
-                    self.accumulators[each] = replace(each, name=f"a{len(self.accumulators)}")
-                extents = tuple(Variable(each.name, self.index(each.extent)) for each in variables)
-                renamed = tuple(self.accumulators[each] for each in accumulators)
-                return Loop(extents, tuple(map(self.statement, body)), renamed)
-            case Store(buffer, indices, value):
-                return Store(self.buffers[buffer], self.indices(indices), self.scalar(value))
-            case Accumulate(accumulator, value):
-                return Accumulate(self.accumulators[accumulator], self.scalar(value))
-
-    def scalar(self, value: Scalar) -> Scalar:
-        return rewrite(value, self.change, self.memo)
+        if isinstance(statement, Loop):
+            for each in statement.accumulators:
+                self.accumulators[each] = replace(each, name=f"a{len(self.accumulators)}")
+            extents = tuple(Variable(each.name, self.index(each.extent)) for each in statement.variables)
+            accumulators = tuple(self.accumulators[each] for each in statement.accumulators)
+            return Loop(extents, tuple(map(self.statement, statement.body)), accumulators)
+        renamed = rewrite_statement(statement, self.change, self.memo)
+        if isinstance(renamed, Store):
+            return replace(renamed, buffer=self.buffers[renamed.buffer], indices=self.indices(renamed.indices))
+        return replace(renamed, accumulator=self.accumulators[renamed.accumulator])
 
     def change(self, value: Scalar) -> Scalar:
         match value:

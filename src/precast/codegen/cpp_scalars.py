@@ -10,10 +10,11 @@ After::
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from precast.codegen.cpp_types import CPP_TYPES, Namer, index_text, literal
 from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.index import Computed, Index
 from precast.ir.loops.scalars import (
     Accumulated,
     Accumulator,
@@ -56,8 +57,7 @@ class Expressions:
             number = numbers[id(value)]
             if number in texts:
                 continue
-            operands = [texts[numbers[id(operand)]] for operand in operands_of(value)]
-            text = self._text(value, operands)
+            text = self._text(value, lambda operand: texts[numbers[id(operand)]])
             is_leaf = isinstance(value, Constant | Accumulated)
             if not is_leaf and (number in names or readers[number] > 1):
                 name = self.namer.fresh(names.get(number, f"t{len(lines)}"))
@@ -78,7 +78,7 @@ class Expressions:
                 names.setdefault(numbers[id(value)], value.name)
                 continue
             operands = tuple(numbers[id(operand)] for operand in operands_of(value))
-            key = _key(value, operands)
+            key = _key(value, operands, lambda operand: f"#{numbers[id(operand)]}")
             if key not in known:
                 known[key] = len(known)
                 readers.update(operands)
@@ -86,23 +86,33 @@ class Expressions:
         readers.update(numbers[id(root)] for root in roots)
         return numbers, readers, names
 
-    def _text(self, value: Scalar, operands: list[str]) -> str:
+    def _text(self, value: Scalar, text_of: Callable[[Scalar], str]) -> str:
         match value:
             case Load(buffer, indices, guard):
-                element = f"{self.pointers[buffer]}[{index_text(buffer.offset(indices))}]"
-                return element if guard is None else f"({operands[0]} ? {element} : {CPP_TYPES[value.dtype]}(0))"
+                element = f"{self.pointers[buffer]}[{_place(buffer.offset(indices), text_of)}]"
+                return element if guard is None else f"({text_of(guard)} ? {element} : {CPP_TYPES[value.dtype]}(0))"
             case Constant(number, dtype):
                 return literal(number, dtype)
             case IndexValue(index, dtype):
-                return f"static_cast<{CPP_TYPES[dtype]}>({index_text(index)})"
-            case Apply(operation, _, dtype):
-                return _operation_text(operation, operands, dtype)
-            case Cast(_, dtype):
-                return f"precast::cast<{CPP_TYPES[dtype]}>({_unwrapped(operands[0])})"
+                return f"static_cast<{CPP_TYPES[dtype]}>({_place(index, text_of)})"
+            case Apply(operation, arguments, dtype):
+                return _operation_text(operation, list(map(text_of, arguments)), dtype)
+            case Cast(inner, dtype):
+                return f"precast::cast<{CPP_TYPES[dtype]}>({_unwrapped(text_of(inner))})"
             case Accumulated(accumulator):
                 return self.accumulators[accumulator]
-            case Named():
-                return operands[0]
+            case Named(_, inner):
+                return text_of(inner)
+
+
+def _place(index: Index, text_of: Callable[[Scalar], str]) -> str:
+    return index_text(index, {each: subscript_text(each, text_of(each.value)) for each in index.computed})
+
+
+def subscript_text(subscript: Computed, text: str) -> str:
+    """A computed subscript. What was a bool must not look like one: GCC 12 gathers at -1 where it should at 1."""
+    from_bool = any(isinstance(each, Cast) and each.value.dtype == "bool" for each in walk(subscript.value))
+    return f"precast::opaque({_unwrapped(text)})" if from_bool else text
 
 
 def _operation_text(operation: str, operands: list[str], dtype: str) -> str:
@@ -120,14 +130,14 @@ def _operation_text(operation: str, operands: list[str], dtype: str) -> str:
     return f"{CPP_TYPES[dtype]}{text}" if dtype in _PROMOTED else text
 
 
-def _key(value: Scalar, operands: tuple[int, ...]) -> object:
+def _key(value: Scalar, operands: tuple[int, ...], number_of: Callable[[Scalar], str]) -> object:
     match value:
         case Load(buffer, indices, _):
-            return "load", buffer, buffer.offset(indices), operands
+            return "load", buffer, _place(buffer.offset(indices), number_of), operands
         case Constant(number, dtype):
             return "constant", repr(number), dtype
         case IndexValue(index, dtype):
-            return "index", index, dtype
+            return "index", _place(index, number_of), dtype
         case Apply(operation, _, dtype):
             return operation, operands, dtype
         case Cast(_, dtype):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from precast.ir.loops.index import Atom, Extreme, Index, Quotient, Symbol, Variable, is_non_negative
+from precast.ir.loops.index import Atom, Computed, Extreme, Index, Quotient, Symbol, Variable, is_non_negative
 
 CPP_TYPES = {
     "f64": "double", "f32": "float", "f16": "precast::float16", "bf16": "precast::bfloat16", "i64": "int64_t",
@@ -97,11 +99,11 @@ def _shortest_single(value: float) -> str:
     raise AssertionError(f"{value} is no single-precision number")
 
 
-def index_text(index: Index) -> str:
-    """A subscript in C++. Division of what cannot be negative is C++'s own."""
+def index_text(index: Index, names: Mapping[Computed, str] = MappingProxyType({})) -> str:
+    """A subscript in C++; `names` are those of computed ones. Division of what cannot be negative is C++'s own."""
     parts: list[str] = []
     for monomial, coefficient in index.terms:
-        factors = [_atom_text(factor) for factor in monomial]
+        factors = [_atom_text(factor, names) for factor in monomial]
         if abs(coefficient) != 1 or not factors:
             factors.append(str(abs(coefficient)))
         sign = ("-" if coefficient < 0 else "") if not parts else (" - " if coefficient < 0 else " + ")
@@ -109,12 +111,14 @@ def index_text(index: Index) -> str:
     return "".join(parts) or "0"
 
 
-def _atom_text(factor: Atom) -> str:
+def _atom_text(factor: Atom, names: Mapping[Computed, str]) -> str:
     if isinstance(factor, Symbol | Variable):
         return identifier(factor.name)
+    if isinstance(factor, Computed):
+        return names[factor]
     if isinstance(factor, Extreme):
-        return f"std::{factor.kind}<int64_t>({index_text(factor.first)}, {index_text(factor.second)})"
-    numerator, denominator = index_text(factor.numerator), index_text(factor.denominator)
+        return f"std::{factor.kind}<int64_t>({index_text(factor.first, names)}, {index_text(factor.second, names)})"
+    numerator, denominator = index_text(factor.numerator, names), index_text(factor.denominator, names)
     is_quotient = isinstance(factor, Quotient)
     if is_non_negative(factor.numerator):
         return f"(({numerator}) {'/' if is_quotient else '%'} ({denominator}))"

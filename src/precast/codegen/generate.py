@@ -16,6 +16,14 @@ from precast.ir.loops.sources import Sources, Unit
 KERNELS_A_UNIT = 24
 """How many kernels share a source file: few enough to build in parallel, many enough to read the headers once."""
 LONGEST_NAME = 60
+ROUTINE_FILES = {
+    "convolution": "convolution",
+    "convolution_backward_data": "convolution",
+    "convolution_backward_weights": "convolution",
+    "topk": "sort",
+}
+"""Which source file has a routine, where it is not the file of its own name."""
+NEEDS_ONEDNN = frozenset({"matmul", "convolution", "convolution_backward_data", "convolution_backward_weights"})
 _HERE = Path(__file__).parent
 
 
@@ -28,8 +36,9 @@ def generate(entries: Sequence[Entry]) -> Sources:
     calls = [_kernel_calls(entry, functions, namer) for entry in entries]
     units = [Unit("host.cpp", write_host(entries, calls)), *_kernel_units(list(functions.values()))]
     routines = {step.routine for entry in entries for step in entry.program.steps if isinstance(step, LibraryCall)}
-    units += [_support("support.cpp"), *(_support(f"{routine}.cpp") for routine in sorted(routines))]
-    return Sources(tuple(units), _headers(), needs_onednn="matmul" in routines)
+    files = sorted({ROUTINE_FILES.get(routine, routine) for routine in routines})
+    units += [_support("support.cpp"), *(_support(f"{name}.cpp") for name in files)]
+    return Sources(tuple(units), _headers(), needs_onednn=bool(routines & NEEDS_ONEDNN))
 
 
 def _kernel_calls(entry: Entry, functions: dict[str, KernelFunction], namer: Namer) -> dict[Kernel, Call]:

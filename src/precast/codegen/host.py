@@ -11,7 +11,7 @@ from precast.codegen.describe import Entry, describe_entry
 from precast.codegen.kernels import KernelFunction
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index
-from precast.ir.loops.program import FallbackStep, Kernel, LibraryCall, SizeSource
+from precast.ir.loops.program import Check, FallbackStep, Kernel, LibraryCall, SizeSource
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,12 @@ class _EntryWriter:
             match step:
                 case Kernel():
                     lines.append("    " + self._kernel_call(step))
+                case LibraryCall(routine="matmul"):
+                    lines += self._matmul(step)
                 case LibraryCall():
                     lines += self._library_call(step)
+                case Check():
+                    lines += self._check(step)
                 case FallbackStep():
                     lines += self._fallback_call(step, fallbacks)
                     fallbacks += 1
@@ -108,7 +112,25 @@ class _EntryWriter:
         arguments = [*(self.pointers[buffer] for buffer in call.buffers), *map(identifier, call.sizes)]
         return f"kernels::{call.function.name}({', '.join(arguments)});"
 
+    def _check(self, step: Check) -> list[str]:
+        status = {"index": "PRECAST_INDEX_OUT_OF_RANGE", "value": "PRECAST_FAILED"}[step.error]
+        message = json.dumps(step.message.replace("%", "%%"))
+        return [f"    if (*{self.pointers[step.failed]}) return precast::fail({status}, {message});"]
+
     def _library_call(self, step: LibraryCall) -> list[str]:
+        """Operands by address, layout and type, then whole numbers."""
+        lines = [f"    {{  // {', '.join(step.origins)}"]
+        for kind, views in (("inputs", step.inputs), ("outputs", step.outputs)):
+            rows = ", ".join(map(self._strided, views))
+            lines.append(f"        const precast::strided {kind}[] = {{{rows}}};")
+        lines.append(f"        const int64_t numbers[] = {{{_list(step.numbers) or '0'}}};")
+        call = f"precast::{step.routine}(frame.context, inputs, outputs, numbers)"
+        return [*lines, f"        if (const auto status = {call}) return status;", "    }"]
+
+    def _strided(self, view: View) -> str:
+        return f"{{{_dtype_text(view.dtype)}, {len(view.shape)}, {self._matrix(view)[1:]}"
+
+    def _matmul(self, step: LibraryCall) -> list[str]:
         operands = [self._matrix(view) for view in (*step.inputs, *step.outputs)]
         rank = len(step.outputs[0].shape)
         arguments = ["frame.context", _dtype_text(step.outputs[0].dtype), str(rank), *operands]

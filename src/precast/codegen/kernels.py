@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from precast.codegen.cpp_scalars import Expressions
+from precast.codegen.cpp_scalars import Expressions, subscript_text
 from precast.codegen.cpp_types import CPP_TYPES, Namer, identifier, index_text, literal
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, Symbol, Variable, atoms, coefficient_of, constant, product
+from precast.ir.loops.index import Index, Symbol, Variable, atom, atoms, coefficient_of, constant, product
 from precast.ir.loops.program import (
     Kernel,
     Loop,
     Statement,
     Store,
     loads_of,
+    statement_values,
     statements_of,
     stores_of,
     values_of,
@@ -110,15 +112,31 @@ class _KernelWriter:
         """Stores and accumulations of one body, sharing their subexpressions."""
         statements = [statement for statement in group if not isinstance(statement, Loop)]
         taken = set(self.namer.taken)
-        lines, texts = self.expressions.write([statement.value for statement in statements])
+        roots = [value for statement in statements for value in statement_values(statement)]
+        lines, texts = self.expressions.write(roots)
         self.namer.taken = taken
-        for statement, text in zip(statements, texts, strict=True):
+        remaining = iter(zip(roots, texts, strict=True))
+        for statement in statements:
+            values = {id(root): text for root, text in islice(remaining, len(statement_values(statement)))}
             if isinstance(statement, Store):
-                place = index_text(statement.buffer.offset(statement.indices))
-                lines.append(f"{self.pointers[statement.buffer]}[{place}] = {text};")
+                lines.append(self.store(statement, values))
             else:
-                lines.append(_combined(statement.accumulator, self.accumulators[statement.accumulator], text))
+                name = self.accumulators[statement.accumulator]
+                lines.append(_combined(statement.accumulator.kind, name, values[id(statement.value)]))
         return lines
+
+    def store(self, store: Store, values: dict[int, str]) -> str:
+        offset = store.buffer.offset(store.indices)
+        names = {each: subscript_text(each, f"({values[id(each.value)]})") for each in offset.computed}
+        element = f"{self.pointers[store.buffer]}[{index_text(offset, names)}]"
+        value, dtype = values[id(store.value)], store.buffer.dtype
+        if store.combine is None:
+            text = f"{element} = {value};"
+        elif dtype in ("f16", "bf16"):
+            text = f"{element} = precast::combine_{store.combine}({element}, {value});"
+        else:
+            text = _combined(store.combine, element, value)
+        return text if store.guard is None else f"if ({values[id(store.guard)]}) {text}"
 
     def loop(self, loop: Loop, *, is_outermost: bool) -> list[str]:
         if _runs_along_outer(loop):
@@ -204,7 +222,7 @@ class _KernelWriter:
         lines += [f"#pragma omp parallel for{_condition(loop)}",
                   f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *_indented(inner), "}"]  # fmt: skip
         self.accumulators.update(names)
-        combined = [_combined(each, names[each], f"{array}[{part}]") for each, array in part_arrays.items()]
+        combined = [_combined(each.kind, names[each], f"{array}[{part}]") for each, array in part_arrays.items()]
         return [*lines, f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *_indented(combined), "}"]
 
     def vector_loop(self, loop: Loop, clause: str) -> list[str]:
@@ -233,6 +251,8 @@ class _Lanes:
 
 def _runs_along_outer(loop: Loop) -> bool:
     """Whether most of what the inner loops read lies side by side along this loop's last variable, not along theirs."""
+    if not loop.variables or not _is_free(loop, loop.variables[-1]):
+        return False
     score = 0
     for inner in statements_of(loop.body):
         if isinstance(inner, Loop) and not _has_inner_loop(inner):
@@ -261,22 +281,32 @@ def _grouped(body: tuple[Statement, ...]) -> list[list[Statement]]:
 
 def _pragmas(loop: Loop, *, is_outermost: bool, is_innermost: bool) -> dict[int, str]:
     """Which of the loop's variables run in parallel and which as vectors."""
+    if not loop.variables:
+        return {}
     last = len(loop.variables) - 1
-    pragmas = {last: "#pragma omp simd"} if is_innermost else {}
-    if not is_outermost or not _may_be_large(loop):
+    free = [_is_free(loop, variable) for variable in loop.variables]
+    pragmas = {last: "#pragma omp simd"} if is_innermost and free[-1] else {}
+    if not is_outermost or not _may_be_large(loop) or not free[0]:
         return pragmas
     if is_innermost and last == 0:
         return {0: f"#pragma omp parallel for simd{_condition(loop)}"}
     outer = last if is_innermost else last + 1
+    outer = min(outer, (*free, False).index(False)) or 1
     collapse = f" collapse({outer})" if outer > 1 else ""
     return {**pragmas, 0: f"#pragma omp parallel for{collapse}{_condition(loop)}"}
+
+
+def _is_free(loop: Loop, variable: Variable) -> bool:
+    """Whether two values of `variable` never write one element: each store has it as a subscript, or is plain."""
+    return all(store.is_plain or atom(variable) in store.indices for store in stores_of(loop.body))
 
 
 def _work(loop: Loop) -> Index:
     """Operations in all iterations, roughly."""
     total = constant(0)
     for statement in loop.body:
-        total = total + (_work(statement) if isinstance(statement, Loop) else _value_work(statement.value))
+        values = () if isinstance(statement, Loop) else statement_values(statement)
+        total = total + (_work(statement) if isinstance(statement, Loop) else sum(map(_value_work, values)))
     return product(variable.extent for variable in loop.variables) * total
 
 
@@ -308,13 +338,13 @@ def _neutral(accumulator: Accumulator) -> str:
     return literal({"sum": 0, "prod": 1, "any": False, "all": True}[accumulator.kind], dtype)
 
 
-def _combined(accumulator: Accumulator, name: str, value: str) -> str:
-    match accumulator.kind:
+def _combined(kind: str, name: str, value: str) -> str:
+    match kind:
         case "max" | "min":
-            return f"{name} = precast::{accumulator.kind}imum({name}, {value});"
+            return f"{name} = precast::{kind}imum({name}, {value});"
         case "any" | "all":
-            return f"{name} = {name} {_REDUCTIONS[accumulator.kind]} {value};"
-    return f"{name} {_REDUCTIONS[accumulator.kind]}= {value};"
+            return f"{name} = {name} {_REDUCTIONS[kind]} {value};"
+    return f"{name} {_REDUCTIONS[kind]}= {value};"
 
 
 def _indented(lines: list[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,14 @@ class Builder:
     def result(self) -> Result:
         (result,) = self.results
         return result
+
+    @contextmanager
+    def part(self, suffix: str) -> Iterator[None]:
+        """Name the buffers that are made meanwhile after a part of the node."""
+        whole_name = self.node_name
+        self.node_name = f"{whole_name}_{suffix}"
+        yield
+        self.node_name = whole_name
 
     def buffer(self, dtype: str, shape: Indices, strides: Indices | None = None) -> Buffer:
         """A new buffer, named after the node; without `strides`, row-major."""
@@ -111,6 +120,40 @@ class Builder:
         self.add_nest(target, _variables(kept), (loop, Store(target, indices, cast(final, result.dtype))))
         return target
 
+    def scatter(
+        self,
+        initial: Callable[[Indices], Scalar],
+        passes: Sequence[tuple[Indices, Callable[[Buffer, Indices], Sequence[Store]]]],
+        result: Result | None = None,
+    ) -> Buffer:
+        """``buffer[indices] = initial(indices)``, then, one after the other, loops that write at computed places.
+
+        A pass is the shape it runs over and what it stores in each iteration.
+        """
+        result = result or self.result
+        target = self.result_buffer(result)
+        indices = loop_indices(result.shape)
+        body = [_nest(_variables(indices), (Store(target, indices, initial(indices)),))]
+        for shape, stores in passes:
+            at = loop_indices(shape, kept="s")
+            body.append(_nest(_variables(at), tuple(stores(target, at))))
+        self.steps.append(Kernel(target.name, tuple(each for part in body for each in part), (self.origin,)))
+        return target
+
+    def call(
+        self,
+        routine: str,
+        inputs: Sequence[Buffer],
+        numbers: Sequence[Index | int] = (),
+        results: Sequence[Result] | None = None,
+    ) -> tuple[Buffer, ...]:
+        """Call a routine of the support library."""
+        targets = tuple(map(self.result_buffer, self.results if results is None else results))
+        views, outputs = tuple(map(whole, inputs)), tuple(map(whole, targets))
+        name, counts = targets[0].name, tuple(map(as_index, numbers))
+        self.steps.append(LibraryCall(name, routine, views, outputs, (self.origin,), counts))
+        return targets
+
     def matmul(self, left: Buffer, right: Buffer, result: Result | None = None) -> Buffer:
         """``left @ right`` of matrices, or of batches of matrices with equal batch sizes."""
         target = self.result_buffer(result)
@@ -119,8 +162,7 @@ class Builder:
         return target
 
     def add_nest(self, target: Buffer, variables: tuple[Variable, ...], body: tuple[Statement, ...]) -> None:
-        nest: tuple[Statement, ...] = (Loop(variables, body),) if variables else body
-        self.steps.append(Kernel(target.name, nest, (self.origin,)))
+        self.steps.append(Kernel(target.name, _nest(variables, body), (self.origin,)))
 
     def fallback(self, step: FallbackStep) -> None:
         self.steps.append(step)
@@ -189,6 +231,10 @@ def _stand_in(operand: Operand) -> torch.Tensor:
 
 def is_floating(dtype: str) -> bool:
     return dtype in FLOATING
+
+
+def _nest(variables: tuple[Variable, ...], body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    return (Loop(variables, body),) if variables else body
 
 
 def _variables(indices: Indices) -> tuple[Variable, ...]:

@@ -7,9 +7,21 @@ from dataclasses import replace
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import coefficient_of, constant
-from precast.ir.loops.program import Kernel, Loop, LoopProgram, Statement, Step, Store, read_by, with_steps, written_by
+from precast.ir.loops.program import (
+    Kernel,
+    Loop,
+    LoopProgram,
+    Statement,
+    Step,
+    Store,
+    read_by,
+    rewrite_statement,
+    stores_of,
+    with_steps,
+    written_by,
+)
 from precast.ir.loops.rewriting import number_variables
-from precast.ir.loops.scalars import Load, Named, Scalar, rewrite
+from precast.ir.loops.scalars import Load, Named, Scalar
 from precast.lower.inline import inline_producers
 from precast.lower.merge import merge_kernels
 
@@ -110,13 +122,15 @@ def _has_effect(statement: Statement, kept: list[Statement]) -> bool:
 
 
 def _forwarded(body: tuple[Statement, ...], known: dict[tuple[Buffer, object], Scalar]) -> tuple[Statement, ...]:
-    known = dict(known)
 
     def change(value: Scalar) -> Scalar:
         if isinstance(value, Load) and value.guard is None:
             return known.get((value.buffer, value.indices), value)
         return value
 
+    # What is written at computed places is not known by its subscripts.
+    scattered = {store.buffer for store in stores_of(body) if not store.is_plain}
+    known = {place: value for place, value in known.items() if place[0] not in scattered}
     statements: list[Statement] = []
     for statement in body:
         if isinstance(statement, Loop):
@@ -124,10 +138,8 @@ def _forwarded(body: tuple[Statement, ...], known: dict[tuple[Buffer, object], S
             same = all(before is after for before, after in zip(statement.body, inner, strict=True))
             statements.append(statement if same else replace(statement, body=inner))
             continue
-        value = rewrite(statement.value, change, {})
-        if value is not statement.value:
-            statement = replace(statement, value=value)
-        if isinstance(statement, Store):
+        statement = rewrite_statement(statement, change, {})
+        if isinstance(statement, Store) and statement.buffer not in scattered:
             known[statement.buffer, statement.indices] = Named(statement.buffer.name, statement.value)
         statements.append(statement)
     return tuple(statements)

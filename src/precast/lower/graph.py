@@ -16,11 +16,10 @@ Every node becomes its own steps over its own buffer, views too; putting them to
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from precast.errors import LoweringError
 from precast.ir.loops.buffers import ITEM_SIZES, Buffer
@@ -30,7 +29,7 @@ from precast.ir.loops.scalars import Load
 from precast.ir.node_meta import has_value, source_line_of, value_of
 from precast.ir.tensor_spec import dtype_name
 from precast.lower.builder import Builder, Result
-from precast.lower.registry import rule_for
+from precast.lower.registry import DECLINED, rule_for
 from precast.lower.sizes import to_index, to_indices, to_strides
 
 MAX_RANK = 16
@@ -44,8 +43,6 @@ def lower_graph(graph_module: fx.GraphModule, *, name: str = "main", fallbacks: 
     builder, meanings = Builder(), dict[fx.Node, Lowered]()
     inputs: list[Buffer] = []
     results: tuple[Buffer | Index | None, ...] = ()
-    if not fallbacks:
-        refuse_fallbacks(graph_module)
     for node in graph_module.graph.nodes:
         if node.op == "placeholder":
             meanings[node] = _placeholder(node, builder, inputs)
@@ -55,25 +52,22 @@ def lower_graph(graph_module: fx.GraphModule, *, name: str = "main", fallbacks: 
             results = _results(node, builder, meanings, inputs)
         else:
             raise AssertionError(f"lift {node.op} {node.target} to an input before lowering")
-    return LoopProgram(name, tuple(inputs), results, _size_sources(graph_module, inputs), tuple(builder.steps))
+    program = LoopProgram(name, tuple(inputs), results, _size_sources(graph_module, inputs), tuple(builder.steps))
+    if not fallbacks:
+        refuse_fallbacks(program)
+    return program
 
 
-def refuse_fallbacks(graph_module: fx.GraphModule) -> None:
-    """Raise one error that lists every operator without a native rule, with the user's lines."""
-    missing = [node for node in graph_module.graph.nodes if _is_fallback(node)]
+def refuse_fallbacks(program: LoopProgram) -> None:
+    """Raise one error that lists every operator that was not lowered, with the user's lines."""
+    missing = [step for step in program.steps if isinstance(step, FallbackStep)]
     if missing:
-        lines = [f"{node.target} at {source_line_of(node) or node.name}" for node in missing]
+        lines = [f"{step.operator} at {step.at or step.name}" for step in missing]
         raise LoweringError(
             "the program cannot run without torch: " + "; ".join(lines),
             why="these operators have no native rule, and a call back into torch needs torch",
             fix="replace them, or compile for use in process",
         )
-
-
-def _is_fallback(node: fx.Node) -> bool:
-    return node.op == "call_function" and isinstance(node.target, OpOverload) and rule_for(node.target) is None and (
-        not isinstance(node.meta.get("val"), int | torch.SymInt)
-    )  # fmt: skip
 
 
 def _placeholder(node: fx.Node, builder: Builder, inputs: list[Buffer]) -> Lowered:
@@ -107,12 +101,20 @@ def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> 
     builder.results = tuple(_result_of(each, node) for each in values if isinstance(each, torch.Tensor))
     builder.node_name, builder.origin = node.name, f"{node.name}: {node.target}"
     builder.at = str(source_line_of(node) or "") or None
-    rule = rule_for(node.target)
-    if rule is None:
-        outputs = _fall_back(node, builder, meanings)
-        return outputs[0] if isinstance(value, torch.Tensor) else outputs
-    replace = _replacing(meanings)
-    return rule(builder, *map(replace, node.args), **{key: replace(each) for key, each in node.kwargs.items()})
+    rule, replace = rule_for(node.target), _replacing(meanings)
+    lowered: Lowered = DECLINED
+    if rule is not None:
+        lowered = rule(builder, *map(replace, node.args), **{key: replace(each) for key, each in node.kwargs.items()})
+    if lowered is not DECLINED:
+        return lowered
+    outputs = _fall_back(node, builder, meanings)
+    return outputs[0] if isinstance(value, torch.Tensor) else _with_absent(values, outputs)
+
+
+def _with_absent(values: Sequence[object], outputs: tuple[Buffer, ...]) -> tuple[Buffer | None, ...]:
+    """Buffers at the places of tensors, None where an operator was asked not to compute a result."""
+    present = iter(outputs)
+    return tuple(next(present) if isinstance(value, torch.Tensor) else None for value in values)
 
 
 def _replacing(meanings: dict[fx.Node, Lowered]) -> Callable[[object], object]:

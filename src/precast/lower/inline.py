@@ -31,10 +31,22 @@ from precast.ir.loops.program import (
     Store,
     loads_of,
     read_by,
+    rewrite_statement,
     with_steps,
 )
 from precast.ir.loops.rewriting import substitute_scalar
-from precast.ir.loops.scalars import LIGHT, Apply, Constant, IndexValue, Load, Named, Scalar, rewrite, walk
+from precast.ir.loops.scalars import (
+    LIGHT,
+    Apply,
+    Constant,
+    IndexValue,
+    Load,
+    Named,
+    Scalar,
+    computed_values,
+    rewrite,
+    walk,
+)
 
 CHEAP_OPERATIONS = 2
 """A computation of up to this many operations is rather repeated than stored."""
@@ -57,14 +69,16 @@ class Definition:
 
     @property
     def is_view(self) -> bool:
-        return isinstance(strip_names(self.value), Load | Constant | IndexValue)
+        value = strip_names(self.value)
+        return isinstance(value, Load | Constant | IndexValue) and not _is_computed(value)
 
     @property
     def is_cheap(self) -> bool:
         parts = list(walk(self.value))
         operations = [part.operation for part in parts if isinstance(part, Apply)]
         loads = sum(isinstance(part, Load) for part in parts)
-        return len(operations) <= CHEAP_OPERATIONS and loads <= 1 and LIGHT.issuperset(operations)
+        is_light = len(operations) <= CHEAP_OPERATIONS and LIGHT.issuperset(operations)
+        return is_light and loads <= 1 and not any(map(_is_computed, parts))
 
 
 def inline_producers(program: LoopProgram) -> LoopProgram:
@@ -89,16 +103,26 @@ def inline_producers(program: LoopProgram) -> LoopProgram:
 def definition_of(kernel: Kernel) -> Definition | None:
     """A kernel seen as a definition, if it is one."""
     match kernel.body:
-        case (Store(buffer, indices, value),):
+        case (Store(buffer, indices, value) as store,):
             loop_variables: tuple[Variable, ...] = ()
-        case (Loop(loop_variables, (Store(buffer, indices, value),), ()),):
+        case (Loop(loop_variables, (Store(buffer, indices, value) as store,), ()),):
             pass
         case _:
             return None
     variables = tuple(_only_variable(index) for index in indices)
-    if {each for each in variables if each is not None} != set(loop_variables):
+    if not store.is_plain or {each for each in variables if each is not None} != set(loop_variables):
         return None
     return Definition(buffer, variables, value, kernel.origins)
+
+
+def _is_computed(value: Scalar) -> bool:
+    """Whether this is read at, or is, a computed subscript: worth more than a load."""
+    match value:
+        case Load(_, indices, _):
+            return bool(computed_values(indices))
+        case IndexValue(index, _):
+            return bool(index.computed)
+    return False
 
 
 def strip_names(value: Scalar) -> Scalar:
@@ -141,7 +165,7 @@ def _inline_into_kernel(kernel: Kernel, definitions: dict[Buffer, Definition], r
                 inner = visit(statement.body, active + statement.variables)
                 statements.append(replace(statement, body=inner))
             else:
-                statements.append(replace(statement, value=rewrite(statement.value, change, memo)))
+                statements.append(rewrite_statement(statement, change, memo))
         return tuple(statements)
 
     return replace(kernel, body=visit(kernel.body, ()), origins=tuple(origins))
@@ -186,6 +210,8 @@ def _inline_into_view(view: View, definitions: dict[Buffer, Definition]) -> View
     if not isinstance(load, Load) or load.guard is not None:
         return view
     offset = load.buffer.offset(load.indices)
+    if offset.computed:
+        return view
     strides: list[Index] = []
     for variable in definition.variables:
         stride = constant(0) if variable is None else coefficient_of(offset, variable)

@@ -105,13 +105,17 @@ def _join_loop(body: tuple[Statement, ...], loop: Loop) -> tuple[Statement, ...]
 
 def _depends(later: tuple[Statement, ...], earlier: tuple[Statement, ...]) -> bool:
     written = {store.buffer for store in stores_of(earlier)}
-    if any(load.buffer in written for load in loads_of(later)):
+    touched = {*(load.buffer for load in loads_of(later)), *(store.buffer for store in stores_of(later))}
+    if written & touched:
         return True
     declared = {each for loop in statements_of(earlier) if isinstance(loop, Loop) for each in loop.accumulators}
     return any(isinstance(value, Accumulated) and value.accumulator in declared for value in walk(*values_of(later)))
 
 
 def _merge_loops(first: Loop, second: Loop) -> Loop | None:
+    if not all(store.is_plain for store in stores_of((first, second))):
+        # Iterations that meet in one element have an order of their own.
+        return None
     length = _common_prefix(first, second)
     while length and not _reads_own_iteration(first, second, length):
         length -= 1

@@ -9,7 +9,13 @@ from torch._ops import OpOverload
 
 from precast.ir.loops.buffers import Buffer
 
-Lowered = Buffer | tuple[Buffer, ...]
+
+class Declined:
+    """What a rule gives where it does not know these arguments: the operator falls back."""
+
+
+DECLINED = Declined()
+Lowered = Buffer | tuple[Buffer | None, ...] | Declined
 Rule = Callable[..., Lowered]
 AnyRule = TypeVar("AnyRule", bound=Rule)
 

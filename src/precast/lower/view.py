@@ -9,8 +9,9 @@ import torch
 
 from precast.ir.loops.buffers import Buffer, contiguous_strides
 from precast.ir.loops.index import Index, as_index, constant, floor_divide, remainder
-from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, cast
+from precast.ir.loops.scalars import Constant, Load, Scalar, apply, cast
 from precast.lower.builder import Builder, Indices, broadcast_indices
+from precast.lower.conditions import all_of, compare, is_within
 from precast.lower.registry import lowering
 
 aten = torch.ops.aten
@@ -139,7 +140,7 @@ def cat(builder: Builder, tensors: Sequence[Buffer], dim: int = 0) -> Buffer:
         value: Scalar = Constant(0, builder.result.dtype)
         for part in reversed(parts):
             start = end - part.shape[dim]
-            is_mine = _and(_compare("ge", at[dim], start), _compare("lt", at[dim], end))
+            is_mine = all_of(compare("ge", at[dim], start), compare("lt", at[dim], end))
             value = _part_value(
                 part, (*at[:dim], at[dim] - start, *at[dim + 1 :]), is_mine, value, builder.result.dtype
             )
@@ -163,23 +164,10 @@ def constant_pad(builder: Builder, source: Buffer, pad: Sequence[Size], value: f
 
     def formula(at: Indices) -> Scalar:
         inside = tuple(each - before.get(dim, constant(0)) for dim, each in enumerate(at))
-        is_inside: Scalar = Constant(True, "bool")
-        for dim in sorted(before):
-            lower, upper = _compare("ge", inside[dim], constant(0)), _compare("lt", inside[dim], source.shape[dim])
-            is_inside = _and(is_inside, _and(lower, upper))
+        is_inside = all_of(*(is_within(inside[dim], source.shape[dim]) for dim in sorted(before)))
         return apply("where", is_inside, Load(source, inside, is_inside), Constant(value, source.dtype))
 
     return builder.define(formula)
-
-
-def _compare(operation: str, left: Index, right: Index) -> Scalar:
-    return apply(operation, IndexValue(left, "i64"), IndexValue(right, "i64"))
-
-
-def _and(left: Scalar, right: Scalar) -> Scalar:
-    if isinstance(left, Constant) and left.value is True:
-        return right
-    return apply("logical_and", left, right)
 
 
 def _from_start(position: Size, size: Index) -> Index:
@@ -192,3 +180,62 @@ def _clamped(start: Index, size: Index) -> Index:
     if start.constant is None or size.constant is None:
         return start
     return constant(min(max(start.constant, 0), size.constant))
+
+
+@lowering(aten.slice_scatter.default)
+def slice_scatter(
+    builder: Builder, source: Buffer, part: Buffer, dim: int = 0, start: Size | None = None, end: Size | None = None,
+    step: int = 1,
+) -> Buffer:  # fmt: skip
+    dim = dim % len(source.shape)
+    first = _clamped(_from_start(0 if start is None else start, source.shape[dim]), source.shape[dim])
+
+    def formula(at: Indices) -> Scalar:
+        steps, rest = floor_divide(at[dim] - first, step), remainder(at[dim] - first, step)
+        is_mine = all_of(is_within(steps, part.shape[dim]), compare("eq", rest, 0))
+        return _part_value(part, (*at[:dim], steps, *at[dim + 1 :]), is_mine, Load(source, at), source.dtype)
+
+    return builder.define(formula)
+
+
+@lowering(aten.select_scatter.default)
+def select_scatter(builder: Builder, source: Buffer, part: Buffer, dim: int, index: Size) -> Buffer:
+    dim = dim % len(source.shape)
+    position = _from_start(index, source.shape[dim])
+
+    def formula(at: Indices) -> Scalar:
+        is_mine = compare("eq", at[dim], position)
+        return _part_value(part, (*at[:dim], *at[dim + 1 :]), is_mine, Load(source, at), source.dtype)
+
+    return builder.define(formula)
+
+
+@lowering(aten.diagonal.default)
+def diagonal(builder: Builder, source: Buffer, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Buffer:
+    rank = len(source.shape)
+    first, second = dim1 % rank, dim2 % rank
+    others = [dim for dim in range(rank) if dim not in (first, second)]
+
+    def located(at: Indices) -> list[Index]:
+        place = dict(zip(others, at[:-1], strict=True))
+        place[first], place[second] = at[-1] + max(-offset, 0), at[-1] + max(offset, 0)
+        return [place[dim] for dim in range(rank)]
+
+    return builder.view(source, located)
+
+
+@lowering(aten.diagonal_scatter.default)
+def diagonal_scatter(
+    builder: Builder, source: Buffer, part: Buffer, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Buffer:
+    rank = len(source.shape)
+    first, second = dim1 % rank, dim2 % rank
+    others = [dim for dim in range(rank) if dim not in (first, second)]
+
+    def formula(at: Indices) -> Scalar:
+        is_mine = compare("eq", at[first] + offset, at[second])
+        along = at[second] - max(offset, 0)
+        # Outside the diagonal `along` means nothing, and nothing is read there.
+        return _part_value(part, (*(at[dim] for dim in others), along), is_mine, Load(source, at), source.dtype)
+
+    return builder.define(formula)

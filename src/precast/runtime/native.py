@@ -157,7 +157,7 @@ class OpenModel:
         status = function(self.handle, entry, inputs.content, inputs.count, outputs.content, outputs.count)
         if status != 0 and get_ident() in self._failures:
             raise self._failures.pop(get_ident())
-        self.library.check(status, error=ValueError if status == 2 else RuntimeError)
+        self.library.check(status, error={2: ValueError, 5: IndexError}.get(status, RuntimeError))
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):

@@ -61,6 +61,20 @@ struct matrix {
 int32_t matmul(context* context, precast_dtype dtype, int rank, const matrix& left, const matrix& right,
                const matrix& result);
 
+constexpr int max_rank = PRECAST_MAX_RANK;
+
+// An operand of any other routine.
+struct strided {
+    precast_dtype dtype;
+    int32_t rank;
+    void* data;
+    int64_t sizes[max_rank], strides[max_rank];
+};
+
+// Routines take inputs, outputs and numbers, each as documented where it is defined.
+using routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers);
+routine convolution, convolution_backward_data, convolution_backward_weights, scan, sort, topk;
+
 int32_t call_fallback(const frame& frame, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
                       const precast_tensor* outputs, size_t output_count);
 

@@ -45,6 +45,19 @@ inline T minimum(T a, T b) {
     return (a < b) | (a != a) ? a : b;
 }
 
+// Half precision is combined in single precision and rounded each time, as eager does.
+#define PRECAST_COMBINE(name, expression)             \
+    template <class T>                                \
+    inline T combine_##name(T there, T more) {        \
+        const float a = static_cast<float>(there), b = static_cast<float>(more); \
+        return T(expression);                         \
+    }
+PRECAST_COMBINE(sum, a + b)
+PRECAST_COMBINE(prod, a* b)
+PRECAST_COMBINE(max, maximum(a, b))
+PRECAST_COMBINE(min, minimum(a, b))
+#undef PRECAST_COMBINE
+
 template <class T>
 inline T abs(T x) {
     if constexpr (is_float<T>) return std::fabs(x);
@@ -199,6 +212,12 @@ PRECAST_ROUNDING(ceil, ceil)
 PRECAST_ROUNDING(trunc, trunc)
 PRECAST_ROUNDING(round, nearbyint)
 #undef PRECAST_ROUNDING
+
+// The same number, which the compiler knows nothing about.
+inline int64_t opaque(int64_t value) {
+    asm("" : "+r"(value));
+    return value;
+}
 
 inline int64_t floor_divide(int64_t a, int64_t b) { return a / b - ((a % b != 0) & ((a < 0) != (b < 0))); }
 inline int64_t floor_remainder(int64_t a, int64_t b) { return a - b * floor_divide(a, b); }

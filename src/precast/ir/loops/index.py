@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from precast.ir.loops.scalars import Scalar
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,25 @@ class Extreme:
         return f"{self.kind}({self.first}, {self.second})"
 
 
-Atom = Symbol | Variable | Quotient | Remainder | Extreme
+@dataclass(frozen=True)
+class Computed:
+    """A subscript that the loop computes, e.g. loads: a whole number from 0 up to, not including, `extent`.
+
+    Made by ``scalars.computed``; `mentioned` is what the value's own subscripts depend on. Whoever reads or writes at a
+    subscript whose range is not certain guards it.
+    """
+
+    name: str
+    value: Scalar
+    extent: Index
+    mentioned: frozenset[Atom] = field(compare=False, default=frozenset())
+
+    @cached_property
+    def text(self) -> str:
+        return self.name
+
+
+Atom = Symbol | Variable | Computed | Quotient | Remainder | Extreme
 Monomial = tuple[Atom, ...]
 
 
@@ -89,6 +111,18 @@ class Index:
 
     def __hash__(self) -> int:
         return self._hash
+
+    @cached_property
+    def computed(self) -> tuple[Computed, ...]:
+        """The computed subscripts in this one, at any depth, each once."""
+        found: dict[Computed, None] = {}
+        for monomial, _ in self.terms:
+            for factor in monomial:
+                if isinstance(factor, Computed):
+                    found[factor] = None
+                for part in _parts(factor):
+                    found.update(dict.fromkeys(part.computed))
+        return tuple(found)
 
     @property
     def constant(self) -> int | None:
@@ -218,6 +252,8 @@ def atoms(value: Index) -> set[Atom]:
     for monomial, _ in value.terms:
         for factor in monomial:
             found.add(factor)
+            if isinstance(factor, Computed):
+                found |= factor.mentioned
             for part in _parts(factor):
                 found |= atoms(part)
     return found
@@ -235,8 +271,8 @@ def coefficient_of(value: Index, variable: Variable) -> Index | None:
     return found
 
 
-def evaluate(value: Index, resolve: Callable[[Symbol | Variable], int]) -> int:
-    """Compute the number; `resolve` gives the value of each variable and size (arrays work as well)."""
+def evaluate(value: Index, resolve: Callable[[Symbol | Variable | Computed], int]) -> int:
+    """Compute the number; `resolve` gives the value of each variable, size and computed subscript (arrays work too)."""
     total = 0
     for monomial, coefficient in value.terms:
         term = coefficient
@@ -246,8 +282,8 @@ def evaluate(value: Index, resolve: Callable[[Symbol | Variable], int]) -> int:
     return total
 
 
-def _evaluate_atom(factor: Atom, resolve: Callable[[Symbol | Variable], int]) -> int:
-    if isinstance(factor, Symbol | Variable):
+def _evaluate_atom(factor: Atom, resolve: Callable[[Symbol | Variable | Computed], int]) -> int:
+    if isinstance(factor, Symbol | Variable | Computed):
         return resolve(factor)
     first, second = (evaluate(part, resolve) for part in _parts(factor))
     if isinstance(factor, Extreme):
@@ -357,7 +393,7 @@ def _atom_extreme(factor: Atom, *, upper: bool) -> Index | None:
     match factor:
         case Symbol():
             return atom(factor)
-        case Variable(_, extent):
+        case Variable(extent=extent) | Computed(extent=extent):
             return extent - 1 if upper else constant(0)
         case Remainder(_, denominator):
             return denominator - 1 if upper else constant(0)
@@ -399,6 +435,12 @@ def _monomial_text(monomial: Monomial) -> str:
 
 def _factor(value: Index) -> str:
     return str(value) if len(value.terms) == 1 and len(value.terms[0][0]) <= 1 else f"({value})"
+
+
+def text_with(value: Index, names: Mapping[Computed, str]) -> str:
+    """The text of `value` with these names for its computed subscripts."""
+    renamed: dict[Atom, Index] = {each: atom(Symbol(names[each])) for each in value.computed}
+    return str(substitute(value, renamed)) if renamed else str(value)
 
 
 def _text(value: Index) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from precast.ir.loops.buffers import Buffer, View
-from precast.ir.loops.index import Index, Symbol, Variable, evaluate
+from precast.ir.loops.index import Computed, Index, Symbol, Variable, evaluate
 from precast.ir.loops.program import (
     Accumulate,
+    Check,
     FallbackStep,
     Kernel,
     LibraryCall,
@@ -26,6 +27,7 @@ from precast.ir.loops.program import (
     Store,
     variables_of,
 )
+from precast.ir.loops.routines import run_routine
 from precast.ir.loops.scalars import (
     Accumulated,
     Accumulator,
@@ -43,6 +45,8 @@ DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
     "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
 }  # fmt: skip
+
+_COMBINATIONS = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin"}
 
 Tensors = tuple[torch.Tensor, ...]
 Fallback = Callable[[FallbackStep, Tensors], Tensors]
@@ -91,8 +95,10 @@ class _Run:
         return evaluate(value, lambda atom: self.sizes[atom.name])
 
     def positions(self, value: Index) -> torch.Tensor:
-        def resolve(atom: Symbol | Variable) -> int:
+        def resolve(atom: Symbol | Variable | Computed) -> int:
             # Arrays follow the same arithmetic as numbers; `evaluate` only adds, multiplies, divides and takes rests.
+            if isinstance(atom, Computed):
+                return self.value(atom.value)  # type: ignore[return-value]
             return self.sizes[atom.name] if isinstance(atom, Symbol) else self.grid[atom]  # type: ignore[return-value]
 
         return torch.as_tensor(evaluate(value, resolve))
@@ -116,16 +122,19 @@ class _Run:
         match step:
             case Kernel():
                 self.enter_kernel(step)
-            case LibraryCall(routine="matmul"):
-                left, right = map(self.window, step.inputs)
-                self.window(step.outputs[0]).copy_(left @ right)
+            case LibraryCall():
+                numbers = [self.number(number) for number in step.numbers]
+                results = run_routine(step.routine, [self.window(view) for view in step.inputs], numbers)
+                for view, result in zip(step.outputs, results, strict=True):
+                    self.window(view).copy_(result)
+            case Check():
+                if self.window(step.failed).item():
+                    raise (IndexError if step.error == "index" else RuntimeError)(step.message)
             case FallbackStep():
                 assert self.fallback is not None, f"{step.name} falls back to {step.operator} and nobody runs it"
                 results = self.fallback(step, tuple(map(self.window, step.inputs)))
                 for buffer, result in zip(step.outputs, results, strict=True):
                     self.window(buffer).copy_(result)
-            case _:
-                raise AssertionError(f"unknown routine in {step.name}")
 
     def enter_kernel(self, kernel: Kernel) -> None:
         variables = tuple(dict.fromkeys(variables_of(kernel.body)))
@@ -145,12 +154,23 @@ class _Run:
                 case Loop(variables, inner, accumulators):
                     depth = len(active)
                     self.run_body(inner, declared | dict.fromkeys(accumulators, depth), active + variables)
-                case Store(buffer, indices, value):
-                    offsets = self.spread(self.positions(buffer.offset(indices)), active)
-                    self.storage(buffer)[offsets.flatten()] = self.spread(self.value(value), active).flatten()
+                case Store():
+                    self.store(statement, active)
                 case Accumulate(accumulator, value):
                     reduced = active[declared[accumulator] :]
                     self.results[accumulator] = self.reduce(accumulator, self.value(value), reduced, active)
+
+    def store(self, store: Store, active: tuple[Variable, ...]) -> None:
+        offsets = self.spread(self.positions(store.buffer.offset(store.indices)), active).flatten()
+        values = self.spread(self.value(store.value), active).flatten()
+        if store.guard is not None:
+            is_written = self.spread(self.value(store.guard), active).flatten()
+            offsets, values = offsets[is_written], values[is_written]
+        target = self.storage(store.buffer)
+        if store.combine is None:
+            target[offsets] = values
+        else:
+            target.scatter_reduce_(0, offsets, values.to(target.dtype), _COMBINATIONS[store.combine])
 
     def spread(self, values: torch.Tensor, active: tuple[Variable, ...]) -> torch.Tensor:
         """Give `values` its full extent along the axes of `active`."""

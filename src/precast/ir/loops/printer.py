@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from precast.ir.loops.buffers import Buffer, View
-from precast.ir.loops.index import Index
+from precast.ir.loops.index import Index, text_with
 from precast.ir.loops.program import (
     Accumulate,
+    Check,
     FallbackStep,
     Kernel,
     LibraryCall,
@@ -18,6 +19,7 @@ from precast.ir.loops.program import (
     Statement,
     Step,
     Store,
+    statement_values,
     values_of,
 )
 from precast.ir.loops.scalars import (
@@ -50,7 +52,10 @@ def print_step(step: Step) -> list[str]:
             return print_kernel(step)
         case LibraryCall():
             inputs, outputs = (", ".join(map(_view_text, views)) for views in (step.inputs, step.outputs))
-            return [f"call {step.name}: {outputs} = {step.routine}({inputs})"]
+            numbers = "".join(f", {number}" for number in step.numbers)
+            return [f"call {step.name}: {outputs} = {step.routine}({inputs}{numbers})"]
+        case Check():
+            return [f"check {step.name}: {step.failed.name} is {step.error} error {step.message!r}"]
         case FallbackStep():
             outputs = ", ".join(map(describe_buffer, step.outputs))
             arguments = [_argument_text(argument, step.inputs) for argument in step.arguments]
@@ -110,13 +115,21 @@ class _Body:
             match statement:
                 case Loop():
                     lines += self.loop_lines(statement)
-                case Store(buffer, indices, value):
-                    lines += self.value_lines(value)
-                    lines.append(f"{describe_buffer(buffer)} @ [{_join(indices)}] = {self.texts[id(value)]}")
+                case Store():
+                    lines += self.store_lines(statement)
                 case Accumulate(accumulator, value):
                     lines += self.value_lines(value)
                     lines.append(f"{accumulator.name} <- {accumulator.kind} {self.texts[id(value)]}")
         return lines
+
+    def store_lines(self, store: Store) -> list[str]:
+        lines = [line for value in statement_values(store) for line in self.value_lines(value)]
+        value = (
+            self.texts[id(store.value)] if store.combine is None else f"{store.combine} {self.texts[id(store.value)]}"
+        )
+        sign = "=" if store.combine is None else "<-"
+        guard = "" if store.guard is None else f" if {self.texts[id(store.guard)]}"
+        return [*lines, f"{describe_buffer(store.buffer)} @ [{self.join(store.indices)}] {sign} {value}{guard}"]
 
     def loop_lines(self, loop: Loop) -> list[str]:
         declared = [f"{each.name} = {each.kind} over {each.dtype}" for each in loop.accumulators]
@@ -148,12 +161,12 @@ class _Body:
     def text(self, value: Scalar) -> str:
         match value:
             case Load(buffer, indices, guard):
-                text = f"{buffer.name}[{_join(indices)}]"
+                text = f"{buffer.name}[{self.join(indices)}]"
                 return text if guard is None else f"({text} if {self.texts[id(guard)]} else 0)"
             case Constant(number, dtype):
                 return f"{number!r}:{dtype}"
             case IndexValue(position, dtype):
-                return f"({position}):{dtype}"
+                return f"({self.join((position,))}):{dtype}"
             case Apply(operation, arguments, _):
                 return f"{operation}({', '.join(self.texts[id(argument)] for argument in arguments)})"
             case Cast(inner, dtype):
@@ -163,6 +176,7 @@ class _Body:
             case Accumulated(accumulator):
                 return accumulator.name
 
-
-def _join(indices: tuple[Index, ...]) -> str:
-    return ", ".join(map(str, indices))
+    def join(self, indices: tuple[Index, ...]) -> str:
+        """Subscripts, with the text of those that are computed in brackets."""
+        names = {each: f"{{{self.texts[id(each.value)]}}}" for index in indices for each in index.computed}
+        return ", ".join(text_with(index, names) for index in indices)

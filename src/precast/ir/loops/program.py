@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index, Variable
-from precast.ir.loops.scalars import Accumulator, Load, Scalar, walk
+from precast.ir.loops.scalars import Accumulator, Load, Scalar, computed_values, rewrite, rewrite_indices, walk
 
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """Write one element."""
+    """Write one element: nothing where `guard` is false; with `combine` (sum, prod, max, min), into what is there.
+
+    Iterations may meet in one element only through computed subscripts; they then take effect in the order of the loop.
+    """
 
     buffer: Buffer
     indices: tuple[Index, ...]
     value: Scalar
+    guard: Scalar | None = None
+    combine: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this writes its own element for certain."""
+        return self.guard is None and self.combine is None and not any(index.computed for index in self.indices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +79,18 @@ class LibraryCall:
     inputs: tuple[View, ...]
     outputs: tuple[View, ...]
     origins: tuple[str, ...] = ()
+    numbers: tuple[Index, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """Fail if `failed`, one bool, is true: with `error` (index or value) and `message`."""
+
+    name: str
+    failed: Buffer
+    error: str
+    message: str
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +117,7 @@ class FallbackStep:
     at: str | None = None
 
 
-Step = Kernel | LibraryCall | FallbackStep
+Step = Kernel | LibraryCall | FallbackStep | Check
 
 
 @dataclass(frozen=True)
@@ -155,8 +177,32 @@ def statements_of(body: tuple[Statement, ...]) -> Iterator[Statement]:
 
 
 def values_of(body: tuple[Statement, ...]) -> tuple[Scalar, ...]:
-    """What is stored and accumulated, in order."""
-    return tuple(statement.value for statement in statements_of(body) if not isinstance(statement, Loop))
+    """All that is stored and accumulated, and what decides where, in order."""
+    return tuple(value for statement in statements_of(body) if not isinstance(statement, Loop)
+                 for value in statement_values(statement))  # fmt: skip
+
+
+def statement_values(statement: Store | Accumulate) -> tuple[Scalar, ...]:
+    """Subscripts that are computed, the guard, and, last, the value."""
+    if isinstance(statement, Accumulate):
+        return (statement.value,)
+    guard = () if statement.guard is None else (statement.guard,)
+    return (*computed_values(statement.indices), *guard, statement.value)
+
+
+def rewrite_statement(
+    statement: Store | Accumulate, change: Callable[[Scalar], Scalar], memo: dict[int, Scalar]
+) -> Store | Accumulate:
+    """Rebuild every scalar of a statement, as `scalars.rewrite` does; the same object if nothing changed."""
+    old = statement_values(statement)
+    new = [rewrite(value, change, memo) for value in old]
+    if all(before is after for before, after in zip(old, new, strict=True)):
+        return statement
+    if isinstance(statement, Accumulate):
+        return replace(statement, value=new[-1])
+    guard = None if statement.guard is None else new[-2]
+    indices = rewrite_indices(statement.indices, change, memo)
+    return replace(statement, indices=indices, guard=guard, value=new[-1])
 
 
 def loads_of(body: tuple[Statement, ...]) -> Iterator[Load]:
@@ -180,6 +226,8 @@ def written_by(step: Step) -> tuple[Buffer, ...]:
             return tuple(view.buffer for view in step.outputs)
         case FallbackStep():
             return step.outputs
+        case Check():
+            return ()
 
 
 def read_by(step: Step) -> tuple[Buffer, ...]:
@@ -190,3 +238,5 @@ def read_by(step: Step) -> tuple[Buffer, ...]:
             return tuple(view.buffer for view in step.inputs)
         case FallbackStep():
             return step.inputs
+        case Check():
+            return (step.failed,)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from precast.ir.loops.index import Atom, Index, Variable, atom, substitute
-from precast.ir.loops.program import Kernel, Loop, Statement, Store, variables_of
+from precast.ir.loops.program import Kernel, Loop, Statement, Store, rewrite_statement, variables_of
 from precast.ir.loops.scalars import IndexValue, Load, Scalar, rewrite
 
 
 def substitute_scalar(value: Scalar, bindings: Mapping[Atom, Index], memo: dict[int, Scalar] | None = None) -> Scalar:
     """Replace loop variables or sizes in every subscript below `value`."""
+    return rewrite(value, substitution(bindings), {} if memo is None else memo)
+
+
+def substitution(bindings: Mapping[Atom, Index]) -> Callable[[Scalar], Scalar]:
+    """What `rewrite` needs to replace loop variables or sizes."""
 
     def change(each: Scalar) -> Scalar:
         if isinstance(each, Load):
@@ -20,23 +25,22 @@ def substitute_scalar(value: Scalar, bindings: Mapping[Atom, Index], memo: dict[
             return replace(each, index=substitute(each.index, bindings))
         return each
 
-    return rewrite(value, change, {} if memo is None else memo)
+    return change
 
 
 def rename_variables(body: tuple[Statement, ...], names: Mapping[Variable, Variable]) -> tuple[Statement, ...]:
     """Replace loop variables by others, where they are declared and where they are used."""
     bindings: dict[Atom, Index] = {old: atom(new) for old, new in names.items()}
-    memo: dict[int, Scalar] = {}
+    change, memo = substitution(bindings), dict[int, Scalar]()
 
     def visit(statement: Statement) -> Statement:
         if isinstance(statement, Loop):
             variables = tuple(names.get(variable, variable) for variable in statement.variables)
             return replace(statement, variables=variables, body=tuple(map(visit, statement.body)))
-        value = substitute_scalar(statement.value, bindings, memo)
+        statement = rewrite_statement(statement, change, memo)
         if isinstance(statement, Store):
-            indices = tuple(substitute(index, bindings) for index in statement.indices)
-            return replace(statement, indices=indices, value=value)
-        return replace(statement, value=value)
+            return replace(statement, indices=tuple(substitute(index, bindings) for index in statement.indices))
+        return statement
 
     return tuple(map(visit, body))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index
+from precast.ir.loops.index import Atom, Computed, Index, as_index, atom, atoms, substitute
 
 # Operation by name → how many arguments it takes. Comparisons and the `is_…` tests give bool; the others, the type of
 # their arguments. `where` takes (condition, then, otherwise).
@@ -181,10 +181,49 @@ def cast(value: Scalar, dtype: str) -> Scalar:
     return Cast(value, dtype)
 
 
+def computed(name: str, value: Scalar, extent: Index | int) -> Index:
+    """`value`, a 64-bit whole number, as a subscript below `extent`."""
+    assert value.dtype == "i64", f"subscripts are i64, not {value.dtype}"
+    mentioned: set[Atom] = set()
+    for each in walk(value):
+        indices = each.indices if isinstance(each, Load) else (each.index,) if isinstance(each, IndexValue) else ()
+        for index in indices:
+            mentioned |= atoms(index)
+    return atom(Computed(name, value, as_index(extent), frozenset(mentioned)))
+
+
+def computed_values(indices: tuple[Index, ...]) -> tuple[Scalar, ...]:
+    """The values behind the computed subscripts in `indices`, in the order in which they stand."""
+    return tuple(each.value for each in _computed_in(indices))
+
+
+def rewrite_indices(
+    indices: tuple[Index, ...], change: Callable[[Scalar], Scalar], memo: dict[int, Scalar]
+) -> tuple[Index, ...]:
+    """Rebuild the values behind computed subscripts, as `rewrite` does."""
+    return _with_values(indices, [rewrite(each, change, memo) for each in computed_values(indices)])
+
+
+def _computed_in(indices: tuple[Index, ...]) -> tuple[Computed, ...]:
+    return tuple(dict.fromkeys(each for index in indices for each in index.computed))
+
+
+def _with_values(indices: tuple[Index, ...], values: typing.Sequence[Scalar]) -> tuple[Index, ...]:
+    old = _computed_in(indices)
+    if all(each.value is value for each, value in zip(old, values, strict=True)):
+        return indices
+    new: dict[Atom, Index] = {
+        each: computed(each.name, value, each.extent) for each, value in zip(old, values, strict=True)
+    }
+    return tuple(substitute(index, new) for index in indices)
+
+
 def operands_of(value: Scalar) -> tuple[Scalar, ...]:
     match value:
-        case Load(_, _, guard):
-            return () if guard is None else (guard,)
+        case Load(_, indices, guard):
+            return (*(() if guard is None else (guard,)), *computed_values(indices))
+        case IndexValue(index, _):
+            return computed_values((index,))
         case Apply(_, arguments, _):
             return arguments
         case Cast(inner, _) | Named(_, inner):
@@ -220,8 +259,11 @@ def _with_operands(value: Scalar, memo: dict[int, Scalar]) -> Scalar:
     if all(before is after for before, after in zip(old, new, strict=True)):
         return value
     match value:
-        case Load():
-            return replace(value, guard=new[0])
+        case Load(_, indices, guard):
+            is_guarded = guard is not None
+            return replace(value, guard=new[0] if is_guarded else None, indices=_with_values(indices, new[is_guarded:]))
+        case IndexValue(index, _):
+            return replace(value, index=_with_values((index,), new)[0])
         case Apply():
             return replace(value, arguments=new)
         case Cast(_, dtype):

@@ -1,0 +1,284 @@
+"""Writing at places that other tensors say: scatter, index_put, index_add, gradients of embeddings.
+
+Before: ``scatter_add(x, 0, index, source)``
+After::
+
+    for i0, i1:  result[i0, i1] = x[i0, i1]
+    for s0, s1:  result[{index[s0, s1]}, s1] <- sum source[s0, s1] if it lies inside
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.index import Index, constant
+from precast.ir.loops.interpreter import DTYPES as TORCH_DTYPES
+from precast.ir.loops.program import Store
+from precast.ir.loops.scalars import Constant, Load, Scalar, apply, as_scalar, cast
+from precast.lower.builder import Builder, Indices, Operand, Result, element, is_floating, math_dtype
+from precast.lower.conditions import all_of, check_bounds, out_of_bounds, place
+from precast.lower.indexing import advanced, check_indices, has_mask
+from precast.lower.registry import DECLINED, Lowered, lowering
+
+aten = torch.ops.aten
+
+Target = tuple[Indices, Scalar]
+"""Where an element goes, and whether it goes anywhere."""
+_COMBINATIONS = {
+    "add": "sum", "sum": "sum", "mean": "sum", "multiply": "prod", "prod": "prod", "amax": "max", "amin": "min",
+}  # fmt: skip
+
+
+def scatter_into(
+    builder: Builder,
+    initial: Operand,
+    over: Indices,
+    target: Callable[[Indices], Target],
+    value: Callable[[Indices], Scalar],
+    *,
+    combine: str | None = None,
+    erased: float | None = None,
+    result: Result | None = None,
+) -> Buffer:
+    """``result = initial``, then for all subscripts below `over`: write ``value(at)`` at ``target(at)``.
+
+    With `erased`, all targets are set to it first.
+    """
+    result = result or builder.result
+    dtype = result.dtype
+
+    def start(at: Indices) -> Scalar:
+        return cast(element(initial, at, dtype), dtype)
+
+    def write(buffer: Buffer, at: Indices) -> list[Store]:
+        where, guard = target(at)
+        return [Store(buffer, where, cast(value(at), dtype), guard, combine)]
+
+    def erase(buffer: Buffer, at: Indices) -> list[Store]:
+        where, guard = target(at)
+        return [Store(buffer, where, as_scalar(erased or 0, dtype), guard)]
+
+    passes = [write] if erased is None else [erase, write]
+    return builder.scatter(start, [(over, each) for each in passes], result)
+
+
+def _along(source: Buffer, dim: int, index: Buffer) -> Callable[[Indices], Target]:
+    """Targets of the scatter family: as the element lies in `index`, but for dimension `dim`."""
+    if not source.shape:
+        return lambda at: ((), place("position", Load(index, at), constant(1)).is_inside)
+
+    def target(at: Indices) -> Target:
+        where = place("position", Load(index, at), source.shape[dim])
+        return (*at[:dim], where.index, *at[dim + 1 :]), where.is_inside
+
+    return target
+
+
+def _scatter(builder: Builder, source: Buffer, dim: int, index: Buffer, value: Operand, reduce: str | None) -> Buffer:
+    dim = dim % max(len(source.shape), 1)
+    size = source.shape[dim] if source.shape else constant(1)
+    check_bounds(builder, index, size, error="value", message=out_of_bounds(dim, size))
+
+    def written(at: Indices) -> Scalar:
+        # The values may be a larger tensor than the index: the corner of it counts.
+        return cast(Load(value, at), source.dtype) if isinstance(value, Buffer) and value.shape else element(
+            value, (), source.dtype)  # fmt: skip
+
+    combine = None if reduce is None else _COMBINATIONS[reduce]
+    return scatter_into(builder, source, index.shape, _along(source, dim, index), written, combine=combine)
+
+
+@lowering(aten.scatter.src, aten.scatter.value)
+def scatter(builder: Builder, source: Buffer, dim: int, index: Buffer, src: Operand) -> Buffer:
+    return _scatter(builder, source, dim, index, src, None)
+
+
+@lowering(aten.scatter.reduce, aten.scatter.value_reduce)
+def scatter_with(builder: Builder, source: Buffer, dim: int, index: Buffer, src: Operand, *, reduce: str) -> Buffer:
+    return _scatter(builder, source, dim, index, src, reduce)
+
+
+@lowering(aten.scatter_add.default)
+def scatter_add(builder: Builder, source: Buffer, dim: int, index: Buffer, src: Buffer) -> Buffer:
+    return _scatter(builder, source, dim, index, src, "sum")
+
+
+@lowering(aten.scatter_reduce.two)
+def scatter_reduce(
+    builder: Builder, source: Buffer, dim: int, index: Buffer, src: Buffer, reduce: str, *, include_self: bool = True
+) -> Buffer:
+    dim = dim % max(len(source.shape), 1)
+    size = source.shape[dim] if source.shape else constant(1)
+    check_bounds(builder, index, size, error="value", message=out_of_bounds(dim, size))
+    target, combine = _along(source, dim, index), _COMBINATIONS[reduce]
+    erased = None if include_self else neutral(combine, source.dtype)
+    at_index = index.shape
+
+    def written(at: Indices) -> Scalar:
+        return Load(src, at if src.shape else ())
+
+    total = scatter_into(builder, source, at_index, target, written, combine=combine, erased=erased)
+    if reduce != "mean":
+        return total
+    counts = scatter_into(
+        builder, 1 if include_self else 0, at_index, target, lambda at: Constant(1, "i64"), combine="sum",
+        result=Result("i64", source.shape),
+    )  # fmt: skip
+    operation = "div" if is_floating(source.dtype) else "div_floor"
+
+    def divided(sum_: Scalar, count: Scalar) -> Scalar:
+        return apply(operation, sum_, apply("maximum", count, as_scalar(1, count.dtype)))
+
+    return builder.pointwise(divided, total, counts)
+
+
+def neutral(combine: str, dtype: str) -> float:
+    """What changes nothing when combined."""
+    if combine in ("sum", "prod"):
+        return 0 if combine == "sum" else 1
+    if is_floating(dtype):
+        return float("-inf") if combine == "max" else float("inf")
+    if dtype == "bool":
+        return combine == "min"
+    limits = torch.iinfo(TORCH_DTYPES[dtype])
+    return limits.min if combine == "max" else limits.max
+
+
+@lowering(aten.index_add.default)
+def index_add(builder: Builder, source: Buffer, dim: int, index: Buffer, values: Buffer, *, alpha: float = 1) -> Buffer:
+    dim = dim % max(len(source.shape), 1)
+    size = source.shape[dim] if source.shape else constant(1)
+    check_bounds(builder, index, size, error="value", message=out_of_bounds(dim, size))
+
+    def scaled(at: Indices) -> Scalar:
+        value = cast(Load(values, at[: len(values.shape)]), math_dtype(source.dtype))
+        return value if alpha == 1 else value * alpha
+
+    return scatter_into(builder, source, _index_shape(values, index), _rows(source, dim, index), scaled, combine="sum")
+
+
+@lowering(aten.index_copy.default)
+def index_copy(builder: Builder, source: Buffer, dim: int, index: Buffer, values: Buffer) -> Buffer:
+    dim = dim % max(len(source.shape), 1)
+    size = source.shape[dim] if source.shape else constant(1)
+    check_bounds(builder, index, size, error="value", message=out_of_bounds(dim, size))
+    target = _rows(source, dim, index)
+    return scatter_into(
+        builder, source, _index_shape(values, index), target, lambda at: Load(values, at[: len(values.shape)])
+    )
+
+
+def _index_shape(values: Buffer, index: Buffer) -> Indices:
+    return values.shape or index.shape
+
+
+def _rows(source: Buffer, dim: int, index: Buffer) -> Callable[[Indices], Target]:
+    """Targets of whole slices along `dim`: slice n goes where the n-th element of `index` says."""
+
+    def target(at: Indices) -> Target:
+        chosen = Load(index, at[dim : dim + len(index.shape)])
+        where = place("position", chosen, source.shape[dim] if source.shape else constant(1))
+        return (*at[:dim], where.index, *at[dim + 1 :])[: len(source.shape)], where.is_inside
+
+    return target
+
+
+@lowering(aten.embedding_dense_backward.default)
+def embedding_backward(
+    builder: Builder, gradient: Buffer, indices: Buffer, rows: Index | int, padding: int, scale_by_frequency: bool
+) -> Buffer:
+    size = builder.result.shape[0]
+
+    def row_of(at: Indices) -> tuple[Index, Scalar]:
+        number = cast(Load(indices, at[: len(indices.shape)]), "i64")
+        chosen = place("row", number, size)
+        is_padding = apply("eq", number, Constant(padding, "i64"))
+        return chosen.index, all_of(chosen.is_inside, apply("logical_not", is_padding))
+
+    def target(at: Indices) -> Target:
+        row, is_inside = row_of(at)
+        return (row, *at[len(indices.shape) :]), is_inside
+
+    def value(at: Indices) -> Scalar:
+        dy = cast(Load(gradient, at), math_dtype(gradient.dtype))
+        if not scale_by_frequency:
+            return dy
+        row, is_inside = row_of(at)
+        return dy / cast(Load(counts, (row,), is_inside), dy.dtype)
+
+    if scale_by_frequency:
+        counts = scatter_into(
+            builder, 0, indices.shape, lambda at: _row_only(row_of(at)), lambda at: Constant(1, "i64"), combine="sum",
+            result=Result("i64", (size,)),
+        )  # fmt: skip
+    # Sums of many rows lose digits in half precision: they are added up in single, as eager's matrix of them would be.
+    wide = Result(math_dtype(builder.result.dtype), builder.result.shape)
+    total = scatter_into(builder, 0, gradient.shape, target, value, combine="sum", result=wide)
+    return total if wide.dtype == builder.result.dtype else builder.pointwise(lambda sum_: sum_, total)
+
+
+def _row_only(row: tuple[Index, Scalar]) -> Target:
+    return (row[0],), row[1]
+
+
+@lowering(aten.index_put.default)
+def index_put(
+    builder: Builder, source: Buffer, indices: Sequence[Buffer | None], values: Buffer, accumulate: bool = False
+) -> Lowered:
+    if has_mask(indices):
+        return _masked_put(builder, source, indices, values, accumulate)
+    if all(index is None for index in indices):
+        return builder.pointwise(lambda x, y: x + y if accumulate else y, source, values)
+    check_indices(builder, source, indices)
+    return _put(builder, source, indices, values, accumulate)
+
+
+@lowering(aten._unsafe_index_put.default)
+def unsafe_index_put(
+    builder: Builder, source: Buffer, indices: Sequence[Buffer | None], values: Buffer, accumulate: bool = False
+) -> Lowered:
+    if has_mask(indices):
+        return _masked_put(builder, source, indices, values, accumulate)
+    return _put(builder, source, indices, values, accumulate)
+
+
+def _put(
+    builder: Builder, source: Buffer, indices: Sequence[Buffer | None], values: Buffer, accumulate: bool
+) -> Buffer:
+    choice = advanced(source, indices)
+    combine = "sum" if accumulate else None
+
+    def written(at: Indices) -> Scalar:
+        return element(_without_leading_ones(values, len(at)), at, source.dtype)
+
+    return scatter_into(builder, source, choice.shape, choice.locate, written, combine=combine)
+
+
+def _without_leading_ones(values: Buffer, rank: int) -> Buffer:
+    if len(values.shape) <= rank:
+        return values
+    extra = len(values.shape) - rank
+    return Buffer(values.name, values.dtype, values.shape[extra:], values.strides[extra:])
+
+
+def _masked_put(
+    builder: Builder, source: Buffer, indices: Sequence[Buffer | None], values: Buffer, accumulate: bool
+) -> Lowered:
+    """``source[mask] = value``, where the value does not depend on which one of the chosen elements it goes to."""
+    given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    (dim, mask), *others = given
+    trailing = len(source.shape) - dim - len(mask.shape)
+    is_same_everywhere = len(values.shape) <= trailing or values.shape[len(values.shape) - trailing - 1].constant == 1
+    if others or dim or not is_same_everywhere or len(values.shape) > trailing + 1:
+        return DECLINED
+    compute = math_dtype(source.dtype)
+
+    def formula(at: Indices) -> Scalar:
+        is_chosen = cast(Load(mask, at[: len(mask.shape)]), "bool")
+        old, new = element(source, at, compute), element(values, at[len(at) - len(values.shape) :], compute)
+        return apply("where", is_chosen, old + new if accumulate else new, old)
+
+    return builder.define(formula)

@@ -1,0 +1,33 @@
+"""Many small programs as one library, each compared with eager and with float64."""
+
+import torch
+
+from tests.lower.numbers import assert_right, doubled
+from tests.lower.pipeline import lowered, make_entry, open_entries
+
+
+def floats(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def integers(*shape, low=-9, high=10, seed=0, dtype=torch.int64):
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def as_tuple(value):
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def open_cases(cases, cache):
+    """`cases`: name → (function, inputs)."""
+    return open_entries(
+        [make_entry(lowered(function, *inputs, name=name)) for name, (function, inputs) in cases.items()], cache
+    )
+
+
+def check_case(model, name, case, *, sums=False):
+    function, inputs = case
+    ours = model[name](*inputs)
+    exact = as_tuple(function(*doubled(inputs)))
+    for mine, eager, reference in zip(ours, as_tuple(function(*inputs)), exact, strict=True):
+        assert_right(mine, eager, reference, sums=sums)
