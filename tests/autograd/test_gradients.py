@@ -330,3 +330,11 @@ def test_written_input_is_freed_without_the_garbage_collector():
         assert watched() is None
     finally:
         gc.enable()
+
+
+def test_input_with_gradient_used_under_no_grad_alone():
+    def function(x, y):
+        with torch.no_grad():
+            return x * y
+
+    assert_like_eager(function)

@@ -34,4 +34,4 @@ def test_five_steps_of_training(name: str):
             optimizer.step()
         for tensors in (torch.nn.Module.named_parameters, torch.nn.Module.named_buffers):
             for (key, their), (_, our) in zip(tensors(eager), tensors(modules[1]), strict=True):
-                torch.testing.assert_close(our, their, rtol=0, atol=0, msg=lambda m: f"{key}, step {step}: {m}")
+                torch.testing.assert_close(our, their, rtol=0, atol=0, msg=f"{key} after step {step}")

@@ -76,6 +76,9 @@ def _inference_call(
     def call(values: Sequence[Any]) -> list[Any]:
         return list(graph_call(list(values)))
 
+    if torch.is_grad_enabled() and any(fact.requires_grad for fact in facts.inputs):
+        # The program itself kept autograd from seeing what it does with them (no_grad blocks, detach).
+        return torch.no_grad()(call), facts
     return call, facts
 
 
