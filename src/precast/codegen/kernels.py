@@ -255,7 +255,7 @@ def _runs_along_outer(loop: Loop) -> bool:
         return False
     score = 0
     for inner in statements_of(loop.body):
-        if isinstance(inner, Loop) and not _has_inner_loop(inner):
+        if isinstance(inner, Loop) and inner.variables and not _has_inner_loop(inner):
             for load in loads_of(inner.body):
                 offset = load.buffer.offset(load.indices)
                 score += coefficient_of(offset, loop.variables[-1]) == constant(1)
