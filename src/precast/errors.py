@@ -124,3 +124,23 @@ class FrozenModeError(PrecastError, NotImplementedError):
     Fails: ``exported.module().eval()``.
     Fixed: ``export(model.eval(), …).module()``.
     """
+
+
+class OnnxError(PrecastError, RuntimeError):
+    """A program cannot be told in ONNX as asked, or the model lacks something that the request needs."""
+
+
+class OnnxRuleError(OnnxError):
+    """Operators of the program have no translation.
+
+    Fails: ``precast.onnx.export(model, (x,))`` where the model calls ``torch.ops.mine.twice``.
+    Fixed: ``precast.onnx.export(model, (x,), custom_translation_table={torch.ops.mine.twice.default: twice})``.
+    """
+
+
+class OnnxTypeError(OnnxError, TypeError):
+    """A value has a dtype that ONNX does not have."""
+
+
+class OnnxMismatchError(OnnxError):
+    """The exported model computes other numbers than the program it was made from."""
