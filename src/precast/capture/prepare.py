@@ -138,7 +138,7 @@ def prepare(
         for i, tensor in enumerate(discovered)
     ]
     flat = FlatCallable(function, [item.tensor for item in state], call.tree)
-    state_names = [_PREFIXES[item.kind] + as_identifier(item.target) for item in state]
+    state_names = [as_identifier(_PREFIXES[item.kind] + item.target) for item in state]
     return PreparedCall(
         flat=flat,
         call=call,

@@ -73,7 +73,7 @@ def unlift(
     module = ExportedModule(root, graph, "ExportedModule")
     module.meta["call_convention"] = convention
     module.meta["unsaved"] = tuple(_unsaved(signature))
-    # GraphModule takes over what its graph reads: the rest of the hierarchy, and further names of tied state, come here.
+    # GraphModule takes over what its graph reads; here come the rest of the hierarchy and further names of tied state.
     for path in module_paths:
         _ensure_module(module, path)
     for alias, name in (aliases or {}).items():

@@ -1,0 +1,45 @@
+"""``precast export``: a module to a file."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from precast.cli.model_reference import load_model
+from precast.export import export as export_module
+from precast.export import save
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def export(
+    model: Annotated[str, typer.Argument(help="package.module:factory or file.py:factory.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("program.pt2"),
+    decompose: Annotated[bool, typer.Option("--decompose", help="Take ops apart into the Core ATen set.")] = False,
+    loss: Annotated[int | None, typer.Option("--loss", help="Add gradients of this flat output.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Export a module to a file.
+
+    The factory returns (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
+    """
+    console = Console(stderr=True)
+    with console.status("loading the model"):
+        loaded = load_model(model)
+    with console.status("exporting"):
+        exported = export_module(loaded.module, loaded.args, loaded.kwargs, dynamic_shapes=loaded.dynamic_shapes)
+        if decompose:
+            exported = exported.run_decompositions(joint_loss_index=loss)
+        elif loss is not None:
+            exported = exported.to_joint(loss_index=loss)
+    with console.status("saving"):
+        save(exported, output)
+    nodes = sum(node.op == "call_function" for node in exported.graph.nodes)
+    size = output.stat().st_size
+    if as_json:
+        typer.echo(json.dumps({"file": str(output), "bytes": size, "nodes": nodes, "dialect": exported.dialect}))
+    else:
+        typer.echo(f"{output}: {nodes} nodes, {size:,} bytes, {exported.dialect}")

@@ -1,0 +1,83 @@
+"""Models by name on the command line: ``package.module:factory`` or ``file.py:factory``.
+
+The factory takes nothing and returns ``(module, args)``, ``(module, args, kwargs)`` or
+``(module, args, kwargs, dynamic_shapes)``.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from precast.errors import InputTypeError, InputValueError
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a factory returned."""
+
+    module: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    dynamic_shapes: Any = None
+
+
+def load_model(reference: str) -> Model:
+    """Import what the reference names and call it."""
+    place, colon, name = reference.rpartition(":")
+    if not colon or not place or not name:
+        raise InputValueError(
+            f"{reference!r} names no model.",
+            why="a model is named by a module or a file and a function in it",
+            fix="Write package.module:factory or file.py:factory.",
+        )
+    factory = _attribute(_module(place), name, reference)
+    result = factory()
+    if not isinstance(result, tuple) or not 2 <= len(result) <= 4:
+        raise InputTypeError(
+            f"{reference} returned a {type(result).__name__}.",
+            why="a factory returns (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes)",
+            fix="Return such a tuple.",
+        )
+    module, args, kwargs, dynamic_shapes = [*result, None, None][:4]
+    return Model(module, tuple(args), dict(kwargs or {}), dynamic_shapes)
+
+
+def _attribute(module: ModuleType, name: str, reference: str) -> Callable[[], Any]:
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        raise InputValueError(
+            f"{reference!r} names no function.",
+            why=f"{module.__name__} has no function {name!r}",
+            fix="Check the name behind the colon.",
+        )
+    found: Callable[[], Any] = factory
+    return found
+
+
+def _module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        # As with `python -m`, modules of the current folder can be named.
+        sys.path.insert(0, "")
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as problem:
+            raise InputValueError(
+                f"{place!r} cannot be imported.", why=str(problem), fix="Check the name, and what is installed."
+            ) from problem
+        finally:
+            sys.path.remove("")
+    path = Path(place)
+    if not path.is_file():
+        raise InputValueError(f"{place} does not exist.", why="it is no file", fix="Check the path before the colon.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None, "a .py file has a loader"
+    assert spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return module
