@@ -60,7 +60,7 @@ class NativeCompiler:
         with store.held():
             library = build(generate(entries), store=store, compiler=options.compiler)
             stored = StoredGraph(library.key, library.needs, tuple(called_back(entry.program) for entry in entries))
-            return NativeGraph(split, _open(library, stored.programs), stored, entries)
+            return NativeGraph(split, open_entries(library, stored.programs), stored, entries)
 
     def store(self, compiled: Any) -> bytes | None:
         assert isinstance(compiled, NativeGraph)
@@ -74,7 +74,7 @@ class NativeCompiler:
         store = open_store(as_options(self.options))
         with store.held():
             library = find_library(stored.library, stored.needs, store=store)
-            return NativeGraph(split, _open(library, stored.programs), stored)
+            return NativeGraph(split, open_entries(library, stored.programs), stored)
 
 
 class NativeGraph(CompiledGraph):
@@ -92,13 +92,13 @@ class NativeGraph(CompiledGraph):
         self.programs = programs
 
 
-def lower_segments(split: SplitGraph) -> list[ProgramEntry]:
-    """The native segments as fused and planned programs, in order."""
+def lower_segments(split: SplitGraph, *, prefix: str = "segment") -> list[ProgramEntry]:
+    """The native segments as fused and planned programs, in order, named ``prefix_0``, ``prefix_1``, …"""
     entries: list[ProgramEntry] = []
     for segment in split.segments:
         if segment.is_native:
             graph = segment_graph(segment, segment_inputs(segment))
-            program = fuse(lower_graph(graph, name=f"segment_{len(entries)}"))
+            program = fuse(lower_graph(graph, name=f"{prefix}_{len(entries)}"))
             entries.append(ProgramEntry(program, plan(program)))
     return entries
 
@@ -108,7 +108,8 @@ class _HasProgram:
     program: LoopProgram
 
 
-def _open(library: Library, programs: Sequence[LoopProgram]) -> tuple[Entry, ...]:
+def open_entries(library: Library, programs: Sequence[LoopProgram]) -> tuple[Entry, ...]:
+    """Load a library whose entries are these programs; their fallback steps call torch."""
     fallback = torch_fallback([_HasProgram(program) for program in programs])
     model = open_library(library.path, needs=library.needs, fallback=fallback)
     return tuple(model[name] for name in model.entries)

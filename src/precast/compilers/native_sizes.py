@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from precast.ir.loops.index import Index, Symbol, atoms, evaluate
+from precast.ir.loops.index import Index, Symbol, evaluate
 from precast.ir.node_meta import has_value, value_of
 from precast.lower.sizes import to_index
+
+Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,10 @@ def symbols_in(value: object) -> Iterable[str]:
     """Names of the dynamic sizes that a traced value speaks of, in order."""
     if isinstance(value, tuple | list):
         return [name for each in value for name in symbols_in(each)]
-    numbers = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
-    return [name for number in numbers if isinstance(number, torch.SymInt) for name in symbols_of(to_index(number))]
-
-
-def symbols_of(index: Index) -> list[str]:
-    return sorted(each.name for each in atoms(index) if isinstance(each, Symbol))
+    is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    numbers = (*value.shape, *value.stride()) if is_dense else (value,)  # type: ignore[attr-defined]
+    symbolic = [number.node.expr for number in numbers if isinstance(number, Symbolic)]
+    return [name for expression in symbolic for name in sorted(each.name for each in expression.free_symbols)]
 
 
 def number_of(size: int | torch.SymInt, sizes: Mapping[str, int]) -> int:

@@ -23,6 +23,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
+from precast.compilers.native_sizes import symbols_in
 from precast.errors import LoweringError
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.loops.buffers import ITEM_SIZES
@@ -32,7 +33,6 @@ from precast.lower.graph import MAX_RANK
 from precast.lower.sizes import to_index
 from precast.ops.facts import Fact, facts_of
 
-Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 _PLAIN_ARGUMENTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, str, bool, int, float, type(None))
 
 
@@ -82,9 +82,12 @@ def split_graph(module: fx.GraphModule) -> SplitGraph:
 
 def is_size(node: fx.Node) -> bool:
     """Whether a node is a whole number that follows from the sizes of inputs: nobody need run it."""
-    if not has_value(node) or not isinstance(value_of(node), torch.SymInt | int):
+    value = value_of(node) if has_value(node) else None
+    if not isinstance(value, torch.SymInt | int) or isinstance(value, bool):
         return False
-    return node.op == "placeholder" or (node.op == "call_function" and Fact.DATA_DEPENDENT not in facts_of(node))
+    if isinstance(value, torch.SymInt) and not _is_known(value):
+        return False
+    return node.op == "placeholder" or (node.op == "call_function" and not _makes_sizes(node))
 
 
 def _levels(graph: fx.Graph) -> dict[fx.Node, int]:
@@ -117,12 +120,20 @@ def may_be_native(node: fx.Node) -> bool:
         return isinstance(source, fx.Node) and may_be_native(source)
     if not isinstance(node.target, OpOverload) or not has_value(node):
         return False
-    if facts_of(node) & {Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING}:
+    if facts_of(node) & {Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING} or _makes_sizes(node):
         return False
     value = value_of(node)
     values = value if isinstance(value, tuple | list) else (value,)
     is_expressible = any(isinstance(each, torch.Tensor) for each in values)
     return is_expressible and all(map(_may_be_buffer, values)) and all(map(_may_be_argument, _arguments(node)))
+
+
+def _makes_sizes(node: fx.Node) -> bool:
+    """Whether sizes of the result are news: they depend on data, which torch's tags do not always say."""
+    symbols = set(symbols_in(value_of(node)))
+    return bool(symbols) and not symbols <= {
+        name for each in node.all_input_nodes if has_value(each) for name in symbols_in(value_of(each))
+    }
 
 
 def _arguments(node: fx.Node) -> Iterator[object]:

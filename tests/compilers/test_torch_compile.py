@@ -1,0 +1,86 @@
+"""Our backend under PyTorch's own front end, found by its name."""
+
+import pytest
+import torch
+
+from precast.compilers.torch_compile import compile_graph
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("PRECAST_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "torch-compile-cache"))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def small_model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+
+
+def test_it_is_found_by_its_name():
+    model, x = small_model(), torch.randn(3, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend="precast")(x), model(x))
+
+
+def test_a_graph_break_gives_two_graphs():
+    graphs = []
+
+    def counting(graph_module, example_inputs):
+        graphs.append(graph_module)
+        return compile_graph(graph_module, example_inputs)
+
+    def function(x):
+        y = x.exp()
+        torch._dynamo.graph_break()
+        return y.sin() + 1
+
+    x = torch.randn(3)
+    torch.testing.assert_close(torch.compile(function, backend=counting)(x), function(x))
+    assert len(graphs) == 2
+
+
+def test_training_steps_are_eagers():
+    x, target = torch.randn(6, 4), torch.randn(6, 2)
+    losses = []
+    for compiled in (False, True):
+        model = small_model()
+        run = torch.compile(model, backend="precast") if compiled else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = (run(x) - target).square().mean()
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.detach())
+    torch.testing.assert_close(*losses)
+
+
+def test_one_program_serves_all_sizes():
+    calls = []
+
+    def counting(graph_module, example_inputs):
+        compiled = compile_graph(graph_module, example_inputs)
+        calls.append(compiled)
+        return compiled
+
+    def function(x):
+        return x.exp().reshape(x.shape[0] * 2, -1) * x.shape[0]
+
+    run = torch.compile(function, backend=counting, dynamic=True)
+    for rows in (3, 5, 7):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(run(x), function(x))
+    assert len(calls) == 1
+
+
+def test_parameters_inside_the_graph_are_read_at_each_call():
+    model = torch.nn.Linear(2, 2)
+    run = compile_graph(torch.fx.symbolic_trace(model), [torch.ones(1, 2)])
+    x = torch.ones(1, 2)
+    torch.testing.assert_close(run(x), model(x))
+    with torch.no_grad():
+        model.weight.mul_(2)
+    torch.testing.assert_close(run(x), model(x))
