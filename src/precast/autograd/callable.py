@@ -19,12 +19,13 @@ from torch.utils import _pytree as pytree
 from precast.autograd.ambient import in_ambient
 from precast.autograd.call_key import ambient_key, dynamic_key, static_key, what_changes
 from precast.autograd.compilers_in_use import CompilersInUse
-from precast.autograd.graph_names import new_compilation
+from precast.autograd.graph_names import is_compiler_running, new_compilation
 from precast.autograd.state_slots import ModuleSlots
 from precast.autograd.variant import Gradients, Job
 from precast.autograd.variant_compilation import CompiledVariant, compile_call
 from precast.differentiate import gradient_function
 from precast.ir.boundary import BoundaryFacts
+from precast.tracing.session import in_tracing_session
 from precast.tracing.trace import FlatFunction
 
 _log = logging.getLogger("precast.autograd")
@@ -63,6 +64,9 @@ class AotCallable:
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if in_tracing_session() and not is_compiler_running():
+            # Called by a function that is being compiled: becomes a part of that one.
+            return self._function(*args, **kwargs)
         values, circumstances = self._values(args, kwargs)
         variant = self._find(values, circumstances) or self._compile(args, kwargs, values, circumstances)
         return variant.run(values)
@@ -147,7 +151,7 @@ class AotCallable:
             warnings.warn(
                 f"{self._name} was compiled {count} times. What keeps changing: {what_changes(list(self._variants))}. "
                 "Compile with dynamic=True if sizes differ from call to call, and keep Python values the same.",
-                stacklevel=4,
+                stacklevel=5,
             )
         while count > _MOST_VARIANTS:
             _, dropped = self._variants.popitem(last=False)

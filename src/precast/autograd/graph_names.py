@@ -56,12 +56,18 @@ def get_graph_being_compiled() -> str:
 @contextmanager
 def new_compilation(order: int = 0) -> Iterator[Compilation]:
     """Count one compilation; what is compiled inside belongs to it."""
-    outer = _current.compilation
+    outer = _current.compilation, _current.graph
     _current.compilation = compilation = Compilation(_model_name, next(_numbers), order)
+    _current.graph = None
     try:
         yield compilation
     finally:
-        _current.compilation = outer
+        _current.compilation, _current.graph = outer
+
+
+def is_compiler_running() -> bool:
+    """Whether a graph is with its compiler on this thread."""
+    return _current.graph is not None
 
 
 @contextmanager

@@ -13,6 +13,18 @@ from precast.tracing.checkpoint_regions import tagged_checkpoints
 _ONE_AT_A_TIME = threading.RLock()
 
 
+class _Sessions(threading.local):
+    depth = 0
+
+
+_sessions = _Sessions()
+
+
+def in_tracing_session() -> bool:
+    """Whether a session is under way on this thread."""
+    return _sessions.depth > 0
+
+
 @contextmanager
 def tracing_session() -> Iterator[None]:
     """Everything that must hold while the user's program is run on fake tensors, undone afterwards.
@@ -29,7 +41,13 @@ def tracing_session() -> Iterator[None]:
         stack.enter_context(_restored_modes())
         stack.enter_context(tagged_checkpoints())
         stack.enter_context(torch.random.fork_rng(devices=[]))
+        _sessions.depth += 1
+        stack.callback(_leave)
         yield
+
+
+def _leave() -> None:
+    _sessions.depth -= 1
 
 
 @contextmanager
