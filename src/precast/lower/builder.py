@@ -107,11 +107,29 @@ class Builder:
 
         The result may keep the reduced dims (as 1) or not; `accumulate` is the accumulator's type.
         """
+
+        def formula(at: Indices) -> Scalar:
+            return prepare(cast(Load(source, at), math_dtype(source.dtype)), at)
+
+        return self.combine(kind, source.shape, dims, formula, finish=finish, result=result, accumulate=accumulate)
+
+    def combine(
+        self,
+        kind: str,
+        shape: Indices,
+        dims: Sequence[int],
+        formula: Callable[[Indices], Scalar],
+        *,
+        finish: Callable[[Scalar], Scalar] = lambda total: total,
+        result: Result | None = None,
+        accumulate: str = "",
+    ) -> Buffer:
+        """Combine ``formula(at)``, for all subscripts below `shape`, over `dims`; store ``finish(total)``."""
         result = result or self.result
-        at = loop_indices(source.shape, prefix="r", kept="i", reduced=dims)
+        at = loop_indices(shape, prefix="r", kept="i", reduced=dims)
         kept = tuple(position for dim, position in enumerate(at) if dim not in dims)
         target = self.result_buffer(result)
-        value = prepare(cast(Load(source, at), math_dtype(source.dtype)), at)
+        value = formula(at)
         total = Accumulator(f"{target.name}_{kind}", kind, accumulate or value.dtype)
         reducing = _variables(tuple(position for dim, position in enumerate(at) if dim in dims))
         loop = Loop(reducing, (Accumulate(total, cast(value, total.dtype)),), (total,))

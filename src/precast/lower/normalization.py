@@ -1,0 +1,377 @@
+"""Layer, group and batch normalization and their gradients: statistics as reductions, the rest as one formula.
+
+All three are the same with other names for what shares a mean: a row, a group of channels, or a channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.index import Index, constant, floor_divide, product, remainder
+from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, cast
+from precast.lower.builder import Builder, Indices, Result, math_dtype
+from precast.lower.registry import DECLINED, Lowered, lowering
+
+aten = torch.ops.aten
+
+Normalized = tuple[Buffer, Buffer, Buffer]
+Gradients = tuple[Buffer | None, Buffer | None, Buffer | None]
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Which elements of an input share a mean, and which share a weight.
+
+    `shape` is the input's, perhaps with the channels split in two; `source` gives an element's subscripts in the input,
+    `regroup` goes back. Elements along `shared` dims share a mean; `statistic` and `parameter` say where theirs lie.
+    `parameter_shared` are the dims of the input along which a weight is shared.
+    """
+
+    shape: Indices
+    shared: tuple[int, ...]
+    source: Callable[[Indices], Indices]
+    regroup: Callable[[Indices], Indices]
+    statistic: Callable[[Indices], Indices]
+    parameter: Callable[[Indices], Indices]
+    parameter_shared: tuple[int, ...]
+
+    @property
+    def count(self) -> Index:
+        return product(self.shape[dim] for dim in self.shared)
+
+
+def row_grouping(source: Buffer, rank: int) -> Grouping:
+    """Layer norm: the last `rank` dims share a mean."""
+    start = len(source.shape) - rank
+    return Grouping(
+        source.shape,
+        tuple(range(start, len(source.shape))),
+        lambda at: at,
+        lambda at: at,
+        lambda at: (*at[:start], *[constant(0)] * rank),
+        lambda at: at[start:],
+        tuple(range(start)),
+    )
+
+
+def group_grouping(source: Buffer, groups: int) -> Grouping:
+    """Group norm: the channels of a group and all positions share a mean; each channel has a weight."""
+    size = floor_divide(source.shape[1], groups)
+    shape = (source.shape[0], constant(groups), size, *source.shape[2:])
+
+    def channel(at: Indices) -> Index:
+        return at[1] * size + at[2]
+
+    def regroup(at: Indices) -> Indices:
+        return (at[0], floor_divide(at[1], size), remainder(at[1], size), *at[2:])
+
+    return Grouping(
+        shape,
+        tuple(range(2, len(shape))),
+        lambda at: (at[0], channel(at), *at[3:]),
+        regroup,
+        lambda at: at[:2],
+        lambda at: (channel(at),),
+        (0, *range(2, len(source.shape))),
+    )
+
+
+def channel_grouping(source: Buffer) -> Grouping:
+    """Batch norm: all elements of a channel share a mean."""
+    others = tuple(dim for dim in range(len(source.shape)) if dim != 1)
+    own = (source.shape, others, lambda at: at, lambda at: at)
+    return Grouping(*own, lambda at: (at[1],), lambda at: (at[1],), others)
+
+
+def _value(buffer: Buffer, at: Indices, dtype: str) -> Scalar:
+    return cast(Load(buffer, at), dtype)
+
+
+def statistics(
+    builder: Builder, source: Buffer, group: Grouping, shape: Indices, spread: Callable[[Scalar], Scalar]
+) -> tuple[Buffer, Buffer]:
+    """Mean, and `spread` of the variance, one each for all that share them."""
+    dtype = math_dtype(source.dtype)
+    count, result = IndexValue(group.count, "f64"), Result(dtype, shape)
+
+    def value(at: Indices) -> Scalar:
+        return _value(source, group.source(at), dtype)
+
+    with builder.part("mean"):
+        mean = builder.combine("sum", group.shape, group.shared, value, finish=lambda total: total / count,
+                               result=result, accumulate="f64")  # fmt: skip
+
+    def squared_distance(at: Indices) -> Scalar:
+        distance = value(at) - Load(mean, group.statistic(at))
+        return distance * distance
+
+    with builder.part("rstd"):
+        rstd = builder.combine("sum", group.shape, group.shared, squared_distance,
+                               finish=lambda total: spread(total / count), result=result, accumulate="f64")  # fmt: skip
+    return mean, rstd
+
+
+def inverse_root(eps: float) -> Callable[[Scalar], Scalar]:
+    return lambda variance: apply("rsqrt", variance + eps)
+
+
+def normalize(
+    builder: Builder,
+    source: Buffer,
+    scale_at: Callable[[Indices], tuple[Scalar, Scalar]],
+    weight: Buffer | None,
+    bias: Buffer | None,
+    parameter: Callable[[Indices], Indices],
+) -> Buffer:
+    """``(x - mean) * rstd * weight + bias``, with mean and rstd from `scale_at`."""
+    dtype = math_dtype(source.dtype)
+
+    def formula(at: Indices) -> Scalar:
+        mean, rstd = scale_at(at)
+        value = (_value(source, at, dtype) - mean) * rstd
+        value = value if weight is None else value * _value(weight, parameter(at), dtype)
+        return value if bias is None else value + _value(bias, parameter(at), dtype)
+
+    return builder.define(formula, builder.results[0])
+
+
+def as_result(builder: Builder, buffer: Buffer, result: Result) -> Buffer:
+    """`buffer` as the node gives it; itself, if it is that already."""
+    if buffer.dtype == result.dtype and buffer.shape == result.shape:
+        return buffer
+    return builder.define(lambda at: cast(Load(buffer, at), result.dtype), result)
+
+
+@lowering(aten.native_layer_norm.default)
+def layer_norm(
+    builder: Builder, source: Buffer, shape: Sequence[Index | int], weight: Buffer | None, bias: Buffer | None,
+    eps: float,
+) -> Normalized:  # fmt: skip
+    group, results = row_grouping(source, len(shape)), builder.results
+    mean, rstd = statistics(builder, source, group, results[1].shape, inverse_root(eps))
+
+    def scale_at(at: Indices) -> tuple[Scalar, Scalar]:
+        return Load(mean, group.statistic(at)), Load(rstd, group.statistic(at))
+
+    output = normalize(builder, source, scale_at, weight, bias, group.parameter)
+    return output, as_result(builder, mean, results[1]), as_result(builder, rstd, results[2])
+
+
+@lowering(aten.native_group_norm.default)
+def group_norm(
+    builder: Builder, source: Buffer, weight: Buffer | None, bias: Buffer | None, batch: object, channels: object,
+    positions: object, groups: int, eps: float,
+) -> Normalized:  # fmt: skip
+    group, results = group_grouping(source, groups), builder.results
+    mean, rstd = statistics(builder, source, group, results[1].shape, inverse_root(eps))
+
+    def scale_at(at: Indices) -> tuple[Scalar, Scalar]:
+        place = group.regroup(at)[:2]
+        return Load(mean, place), Load(rstd, place)
+
+    output = normalize(builder, source, scale_at, weight, bias, lambda at: (at[1],))
+    return output, as_result(builder, mean, results[1]), as_result(builder, rstd, results[2])
+
+
+def gradients(
+    builder: Builder,
+    gradient: Buffer,
+    source: Buffer,
+    group: Grouping,
+    scale_at: Callable[[Indices], tuple[Scalar, Scalar]],
+    weight: Buffer | None,
+    mask: Sequence[bool],
+    *,
+    depends: bool = True,
+) -> Gradients:
+    """Of input, weight and bias, as `mask` asks; without `depends`, mean and spread do not depend on the input."""
+    dtype = math_dtype(source.dtype)
+    results = iter(builder.results)
+    count = IndexValue(group.count, dtype)
+    kept = tuple(size for dim, size in enumerate(group.shape) if dim not in group.shared)
+
+    def normalized(at: Indices) -> Scalar:
+        mean, rstd = scale_at(at)
+        return (_value(source, group.source(at), dtype) - mean) * rstd
+
+    def slope(at: Indices) -> Scalar:
+        dy = _value(gradient, group.source(at), dtype)
+        return dy if weight is None else dy * _value(weight, group.parameter(at), dtype)
+
+    def mean_of(name: str, formula: Callable[[Indices], Scalar]) -> Buffer:
+        with builder.part(name):
+            return builder.combine(
+                "sum", group.shape, group.shared, formula, result=Result(dtype, kept), accumulate="f64"
+            )
+
+    def total_of(formula: Callable[[Indices], Scalar]) -> Buffer:
+        shape, dims = source.shape, group.parameter_shared
+        return builder.combine("sum", shape, dims, lambda at: formula(group.regroup(at)),
+                               result=next(results), accumulate="f64")  # fmt: skip
+
+    def defined(formula: Callable[[Indices], Scalar]) -> Buffer:
+        return builder.define(lambda at: formula(group.regroup(at)), next(results))
+
+    def kept_at(at: Indices) -> Indices:
+        return tuple(position for dim, position in enumerate(at) if dim not in group.shared)
+
+    def input_gradient() -> Buffer:
+        if not depends:
+            return defined(lambda at: slope(at) * scale_at(at)[1])
+        plain = mean_of("slope", slope)
+        along = mean_of("along", lambda at: slope(at) * normalized(at))
+
+        def formula(at: Indices) -> Scalar:
+            pulled = Load(plain, kept_at(at)) + normalized(at) * Load(along, kept_at(at))
+            return (slope(at) - pulled / count) * scale_at(at)[1]
+
+        return defined(formula)
+
+    wanted_input, wanted_weight, wanted_bias = mask
+    return (
+        input_gradient() if wanted_input else None,
+        total_of(lambda at: _value(gradient, group.source(at), dtype) * normalized(at)) if wanted_weight else None,
+        total_of(lambda at: _value(gradient, group.source(at), dtype)) if wanted_bias else None,
+    )
+
+
+@lowering(aten.native_layer_norm_backward.default)
+def layer_norm_backward(
+    builder: Builder, gradient: Buffer, source: Buffer, shape: Sequence[Index | int], mean: Buffer, rstd: Buffer,
+    weight: Buffer | None, bias: Buffer | None, mask: Sequence[bool],
+) -> Gradients:  # fmt: skip
+    group, dtype = row_grouping(source, len(shape)), math_dtype(source.dtype)
+
+    def scale_at(at: Indices) -> tuple[Scalar, Scalar]:
+        return _value(mean, group.statistic(at), dtype), _value(rstd, group.statistic(at), dtype)
+
+    return gradients(builder, gradient, source, group, scale_at, weight, mask)
+
+
+@lowering(aten.native_group_norm_backward.default)
+def group_norm_backward(
+    builder: Builder, gradient: Buffer, source: Buffer, mean: Buffer, rstd: Buffer, weight: Buffer | None,
+    batch: object, channels: object, positions: object, groups: int, mask: Sequence[bool],
+) -> Gradients:  # fmt: skip
+    group, dtype = group_grouping(source, groups), math_dtype(source.dtype)
+
+    def scale_at(at: Indices) -> tuple[Scalar, Scalar]:
+        return _value(mean, group.statistic(at), dtype), _value(rstd, group.statistic(at), dtype)
+
+    return gradients(builder, gradient, source, group, scale_at, weight, mask)
+
+
+def _batch_norm(
+    builder: Builder, source: Buffer, weight: Buffer | None, bias: Buffer | None, eps: float
+) -> tuple[Buffer, Buffer, Buffer]:
+    """Output, mean and inverse spread of this batch."""
+    group = channel_grouping(source)
+    mean, rstd = statistics(builder, source, group, (source.shape[1],), inverse_root(eps))
+    output = normalize(
+        builder, source, lambda at: (Load(mean, (at[1],)), Load(rstd, (at[1],))), weight, bias, group.parameter
+    )
+    return output, mean, rstd
+
+
+def _frozen_batch_norm(
+    builder: Builder, source: Buffer, weight: Buffer | None, bias: Buffer | None, mean: Buffer, variance: Buffer,
+    eps: float,
+) -> Buffer:  # fmt: skip
+    dtype = math_dtype(source.dtype)
+
+    def scale_at(at: Indices) -> tuple[Scalar, Scalar]:
+        return _value(mean, (at[1],), dtype), inverse_root(eps)(_value(variance, (at[1],), dtype))
+
+    return normalize(builder, source, scale_at, weight, bias, lambda at: (at[1],))
+
+
+def _empty(builder: Builder, results: Sequence[Result]) -> tuple[Buffer, ...]:
+    return tuple(builder.define(lambda at: Constant(0, "f32"), result) for result in results)
+
+
+def _copy(builder: Builder, source: Buffer, result: Result) -> Buffer:
+    return builder.define(lambda at: Load(source, at), result)
+
+
+@lowering(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_inference(
+    builder: Builder, source: Buffer, weight: Buffer | None, bias: Buffer | None, mean: Buffer, variance: Buffer,
+    momentum: float, eps: float,
+) -> Lowered:  # fmt: skip
+    output = _frozen_batch_norm(builder, source, weight, bias, mean, variance, eps)
+    return output, *_empty(builder, builder.results[1:])
+
+
+@lowering(aten._native_batch_norm_legit.no_stats)
+def batch_norm_without_statistics(
+    builder: Builder, source: Buffer, weight: Buffer | None, bias: Buffer | None, training: bool, momentum: float,
+    eps: float,
+) -> Lowered:  # fmt: skip
+    output, mean, rstd = _batch_norm(builder, source, weight, bias, eps)
+    return output, as_result(builder, mean, builder.results[1]), as_result(builder, rstd, builder.results[2])
+
+
+@lowering(aten._native_batch_norm_legit_functional.default)
+def batch_norm_functional(
+    builder: Builder, source: Buffer, weight: Buffer | None, bias: Buffer | None, running_mean: Buffer,
+    running_variance: Buffer, training: bool, momentum: float, eps: float,
+) -> Lowered:  # fmt: skip
+    results = builder.results
+    if not training:
+        output = _frozen_batch_norm(builder, source, weight, bias, running_mean, running_variance, eps)
+        kept = [_copy(builder, *pair) for pair in zip((running_mean, running_variance), results[3:], strict=True)]
+        return output, *_empty(builder, results[1:3]), *kept
+    output, mean, rstd = _batch_norm(builder, source, weight, bias, eps)
+    group = channel_grouping(source)
+    count = IndexValue(group.count, "f64")
+
+    def blended(old: Scalar, new: Scalar) -> Scalar:
+        return old * (1 - momentum) + new * momentum
+
+    def unbiased(old: Scalar, spread: Scalar) -> Scalar:
+        variance = 1.0 / (spread * spread) - eps
+        return blended(old, variance * cast(count / (count - 1.0), spread.dtype))
+
+    kept_mean = builder.pointwise(blended, running_mean, mean, result=results[3])
+    kept_variance = builder.pointwise(unbiased, running_variance, rstd, result=results[4])
+    saved = as_result(builder, mean, results[1]), as_result(builder, rstd, results[2])
+    return output, *saved, kept_mean, kept_variance
+
+
+@lowering(aten._native_batch_norm_legit.default, aten.native_batch_norm.default)
+def batch_norm(
+    builder: Builder, source: Buffer, weight: Buffer | None, bias: Buffer | None, running_mean: Buffer | None,
+    running_variance: Buffer | None, training: bool, momentum: float, eps: float,
+) -> Lowered:  # fmt: skip
+    if running_mean is None or running_variance is None:
+        return batch_norm_without_statistics(builder, source, weight, bias, training, momentum, eps)
+    if training:
+        # It writes into the running statistics: functional graphs have the functional form.
+        return DECLINED
+    output = _frozen_batch_norm(builder, source, weight, bias, running_mean, running_variance, eps)
+    return output, *_empty(builder, builder.results[1:])
+
+
+@lowering(aten.native_batch_norm_backward.default)
+def batch_norm_backward(
+    builder: Builder, gradient: Buffer, source: Buffer, weight: Buffer | None, running_mean: Buffer | None,
+    running_variance: Buffer | None, mean: Buffer | None, rstd: Buffer | None, training: bool, eps: float,
+    mask: Sequence[bool],
+) -> Lowered:  # fmt: skip
+    group, dtype = channel_grouping(source), math_dtype(source.dtype)
+
+    def scale_at(at: Indices) -> tuple[Scalar, Scalar]:
+        place = group.statistic(at)
+        if training:
+            assert mean is not None
+            assert rstd is not None
+            return _value(mean, place, dtype), _value(rstd, place, dtype)
+        assert running_mean is not None
+        assert running_variance is not None
+        return _value(running_mean, place, dtype), inverse_root(eps)(_value(running_variance, place, dtype))
+
+    return gradients(builder, gradient, source, group, scale_at, weight, mask, depends=training)
