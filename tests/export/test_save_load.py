@@ -1,0 +1,268 @@
+"""``save`` and ``load``: programs come back bit for bit, from paths and files, without a second copy of the weights."""
+
+import io
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from precast.errors import ArtifactError, ExportError, InputTypeError, InputValueError
+from precast.export import Dim, ExportedProgram, export, load, save
+from precast.export.serialize.targets import target_from_json
+from tests.export.models import Everything, Function, Scale
+
+FLAG = {"flag": torch.tensor(True)}
+STORED = Path(__file__).parent / "stored"
+
+
+def round_trip(exported: ExportedProgram) -> ExportedProgram:
+    file = io.BytesIO()
+    save(exported, file)
+    return load(file)
+
+
+def everything() -> ExportedProgram:
+    return export(Everything(), (torch.ones(3, 4),), FLAG, dynamic_shapes={"x": {0: Dim("batch")}, "flag": None})
+
+
+def test_a_program_comes_back_equal(tmp_path):
+    exported = everything()
+    save(exported, tmp_path / "program.pt2")
+    loaded = load(tmp_path / "program.pt2")
+    assert str(loaded) == str(exported)
+    assert loaded.graph_signature == exported.graph_signature
+    assert loaded.module_call_graph == exported.module_call_graph
+    assert loaded.range_constraints == exported.range_constraints
+    assert loaded.dialect == exported.dialect
+    x, results = torch.randn(5, 4), []
+    for each in (exported, loaded):
+        torch.manual_seed(0)
+        results.append(each.module()(x, **FLAG))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def test_a_new_process_computes_the_same_bits(tmp_path):
+    exported = export(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()), (torch.ones(2, 4),))
+    save(exported, tmp_path / "program.pt2")
+    x = torch.randn(2, 4)
+    torch.save({"x": x, "y": exported.module()(x), "text": str(exported)}, tmp_path / "expected.pt")
+    code = (
+        "import sys, torch; from precast.export import load;"
+        "e = torch.load(sys.argv[2]); p = load(sys.argv[1]);"
+        "assert torch.equal(p.module()(e['x']), e['y']); assert str(p) == e['text']"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "program.pt2", tmp_path / "expected.pt"]
+    subprocess.run(command, check=True)
+
+
+def test_provenance_comes_back():
+    exported = everything()
+    for before, after in zip(exported.graph.nodes, round_trip(exported).graph.nodes, strict=True):
+        assert after.stack_trace == before.stack_trace
+        assert after.meta.get("nn_module_stack") == before.meta.get("nn_module_stack")
+
+
+def test_a_loaded_program_can_go_on():
+    loaded = round_trip(everything())
+    assert round_trip(loaded.run_decompositions()).dialect == "ATEN"
+    assert str(round_trip(loaded)) == str(loaded)
+    assert str(export(loaded.module(), *loaded.example_inputs, dynamic_shapes={"x": {0: Dim("batch")}, "flag": None}))
+
+
+def test_example_inputs_come_back():
+    args, kwargs = round_trip(everything()).example_inputs
+    assert torch.equal(args[0], torch.ones(3, 4))
+    assert kwargs["flag"].item() is True
+
+
+ALL_DTYPES = [
+    dtype
+    for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    if not str(dtype).startswith(("torch.q", "torch.bits", "torch.int1", "torch.uint1", "torch.float4"))
+    and not any(str(dtype) in (f"torch.{sign}int{bits}") for sign in ("", "u") for bits in range(2, 8))
+]
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+def test_every_dtype(dtype):
+    class Holding(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            data = torch.arange(6, dtype=torch.uint8).repeat(dtype.itemsize)
+            self.register_buffer("tensor", data.view(dtype).reshape(2, 3).clone())
+
+        def forward(self, x):
+            return x, self.tensor.view(-1)
+
+    module = Holding()
+    loaded = round_trip(export(module, (torch.ones(1),)))
+    assert loaded.state_dict["tensor"].dtype == dtype
+    assert torch.equal(loaded.state_dict["tensor"].view(torch.uint8), module.tensor.view(torch.uint8))
+
+
+class Layouts(torch.nn.Module):
+    """Tensors that share memory, have gaps, are transposed, empty or scalar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        base = torch.arange(24.0)
+        self.weight = torch.nn.Parameter(torch.randn(3, 4).t())
+        self.register_buffer("whole", base)
+        self.register_buffer("part", base[4:16].view(3, 4))
+        self.register_buffer("columns", base.view(4, 6)[:, ::2])
+        self.register_buffer("empty", torch.empty(0, 3))
+        self.register_buffer("scalar", torch.tensor(3))
+        self.register_buffer("expanded", torch.ones(1).expand(5))
+        self.register_buffer("conjugate", torch.tensor([1 + 2j]).conj())
+
+    def forward(self, x):
+        used = (self.whole, self.part, self.columns, self.empty, self.scalar, self.expanded, self.conjugate)
+        return x @ self.weight, [each.sum() for each in used]
+
+
+def test_layouts_and_aliases_come_back():
+    module = Layouts()
+    exported = export(module, (torch.ones(2, 4),))
+    loaded = round_trip(exported)
+    for name, tensor in module.state_dict().items():
+        again = loaded.state_dict[name]
+        assert again.shape == tensor.shape, name
+        assert again.stride() == tensor.stride(), name
+        assert torch.equal(again, tensor), name
+    state = loaded.state_dict
+    assert state["part"].untyped_storage().data_ptr() == state["whole"].untyped_storage().data_ptr()
+    with torch.no_grad():
+        state["whole"].fill_(7)
+    assert state["part"].eq(7).all()
+    assert loaded.state_dict["weight"].requires_grad
+    x = torch.randn(2, 4)
+    assert torch.equal(round_trip(exported).module()(x)[0], module(x)[0])
+
+
+def test_tied_parameters_stay_tied_and_are_stored_once():
+    exported = everything()
+    file = io.BytesIO()
+    save(exported, file)
+    loaded = load(file)
+    assert loaded.state_dict["again.weight"] is loaded.state_dict["linear.weight"]
+    assert loaded.module().again.weight is loaded.module().linear.weight
+
+
+def test_weights_are_mapped_and_private(tmp_path):
+    path = tmp_path / "program.pt2"
+    save(export(Scale(), (torch.ones(3),)), path)
+    before = path.read_bytes()
+    weight = load(path).state_dict["weight"]
+    with torch.no_grad():
+        weight.add_(1)
+    assert path.read_bytes() == before
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        ranges = [line.split()[0].split("-") for line in maps.read_text().splitlines() if str(path) in line]
+        assert any(int(start, 16) <= weight.data_ptr() < int(stop, 16) for start, stop in ranges)
+
+
+def test_equal_programs_give_equal_files():
+    first, second = io.BytesIO(), io.BytesIO()
+    exported = export(Scale(), (torch.ones(3),))
+    save(exported, first)
+    save(exported, second)
+    assert first.getvalue() == second.getvalue()
+
+
+def test_no_pickle_in_the_file(tmp_path):
+    save(everything(), tmp_path / "program.pt2")
+    with zipfile.ZipFile(tmp_path / "program.pt2") as archive:
+        names = archive.namelist()
+    assert names == [
+        "manifest.json", "program.json", "weights.safetensors", "constants.safetensors", "example_inputs.safetensors",
+    ]  # fmt: skip
+
+
+def test_other_tools_can_read_the_weights(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    module = Scale()
+    save(export(module, (torch.ones(3),)), tmp_path / "program.pt2")
+    with zipfile.ZipFile(tmp_path / "program.pt2") as archive:
+        tensors = safetensors.load(archive.read("weights.safetensors"))
+    assert torch.equal(tensors["weight"], module.weight)
+
+
+def test_extra_files(tmp_path):
+    path = tmp_path / "program.pt2"
+    save(export(Scale(), (torch.ones(3),)), str(path), extra_files={"notes/a.txt": "grün", "b.txt": ""})
+    asked, every = {"notes/a.txt": ""}, {}
+    load(str(path), extra_files=asked)
+    load(path, extra_files=every)
+    assert asked == {"notes/a.txt": "grün"}
+    assert every == {"notes/a.txt": "grün", "b.txt": ""}
+    with pytest.raises(ArtifactError, match=r"no extra file 'c\.txt'"):
+        load(path, extra_files={"c.txt": ""})
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "a//b", "", "ä.txt"])
+def test_names_of_extra_files_are_plain(name):
+    with pytest.raises(InputValueError, match="cannot name an extra file"):
+        save(export(Scale(), (torch.ones(3),)), io.BytesIO(), extra_files={name: ""})
+
+
+def test_extra_files_are_text():
+    with pytest.raises(InputTypeError, match="is a bytes"):
+        save(export(Scale(), (torch.ones(3),)), io.BytesIO(), extra_files={"a": b""})
+
+
+def test_opset_versions():
+    file = io.BytesIO()
+    save(export(Scale(), (torch.ones(3),)), file, opset_version={"aten": 10})
+    load(file, expected_opset_version={"aten": 10})
+    with pytest.raises(ArtifactError, match="version 10 of the operators 'aten'"):
+        load(file, expected_opset_version={"aten": 11})
+
+
+def test_only_programs_are_saved():
+    with pytest.raises(TypeError, match="given a Scale"):
+        save(Scale(), io.BytesIO())
+
+
+def test_only_files_are_written_and_read():
+    with pytest.raises(InputTypeError, match="to write to"):
+        save(export(Scale(), (torch.ones(3),)), 3)
+    with pytest.raises(ArtifactError, match="given a int"):
+        load(3)
+
+
+def test_tensors_without_data_are_refused():
+    exported = export(Scale().to("meta"), (torch.ones(3, device="meta"),))
+    with pytest.raises(ExportError, match="meta device"):
+        save(exported, io.BytesIO())
+
+
+def test_sparse_examples_are_refused():
+    exported = export(Scale(), (torch.ones(3),))
+    exported.constants["extra"] = torch.eye(2).to_sparse()
+    with pytest.raises(ExportError, match="sparse"):
+        save(exported, io.BytesIO())
+
+
+def test_an_operator_that_is_not_loaded_is_named():
+    library = torch.library.Library("precast_test_save", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    library.impl("twice", lambda x: torch.empty_like(x), "Meta")
+    file = io.BytesIO()
+    save(export(Function(lambda x: torch.ops.precast_test_save.twice(x)), (torch.ones(2),)), file)
+    assert load(file).module()(torch.ones(2)).tolist() == [2, 2]
+    with pytest.raises(ArtifactError, match=r"precast_test_lost\.twice\.default, which is unknown here"):
+        target_from_json("precast_test_lost.twice.default")
+
+
+@pytest.mark.parametrize("path", sorted(STORED.glob("*.pt2")), ids=lambda path: path.stem)
+def test_files_of_every_version_still_load(path):
+    loaded = load(path)
+    args, kwargs = loaded.example_inputs
+    result = loaded.module()(*args, **kwargs)
+    torch.testing.assert_close(result["loss"], torch.tensor(2.75))
+    assert loaded.run_decompositions().dialect == "ATEN"
