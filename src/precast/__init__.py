@@ -31,6 +31,7 @@ _HOMES = {
     "default_partition": "precast.partition",
     "draw_graph": "precast.compilers",
     "draw_graph_compile": "precast.compilers",
+    "explain": "precast.report",
     "functional_program": "precast.pipeline",
     "functionalize": "precast.functionalize",
     "fx_graph_cse": "precast.compilers",
@@ -122,3 +123,4 @@ if TYPE_CHECKING:
     from precast.partition import default_partition as default_partition
     from precast.partition import min_cut_rematerialization_partition as min_cut_rematerialization_partition
     from precast.pipeline import functional_program as functional_program
+    from precast.report import explain as explain

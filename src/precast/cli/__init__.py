@@ -18,6 +18,7 @@ SUBCOMMANDS = {
     "backends": "List what can be chosen as backend.",
     "cache": "Show or empty the cache of compiled programs.",
     "doctor": "Check that this machine has what Precast needs.",
+    "explain": "Tell what native code a model becomes.",
     "export": "Export a module to a file.",
     "inspect": "Show what is in an exported file.",
 }

@@ -1,0 +1,5 @@
+"""What compiling did, told to people."""
+
+from precast.report.explain import Explanation, explain
+
+__all__ = ["Explanation", "explain"]

@@ -1,0 +1,139 @@
+"""One graph's native form in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from precast.codegen.describe import Entry
+from precast.compilers.native_split import SplitGraph
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.index import Index, constant
+from precast.ir.loops.program import FallbackStep, Kernel, LibraryCall, Step, read_by, written_by
+from precast.ir.node_meta import source_line_of
+
+_KINDS = ("forward", "backward", "inference", "joint")
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """A kernel or a library call: the operators that are in it, and the bytes it reads and writes."""
+
+    kind: str
+    name: str
+    operators: tuple[str, ...]
+    moved: Index
+
+
+@dataclass(frozen=True)
+class TorchLine:
+    """An operator that torch runs, and the user's line that asked for it."""
+
+    operator: str
+    at: str | None
+
+
+@dataclass(frozen=True)
+class GraphExplanation:
+    """What became of one graph. `left_to_torch` are nodes that split it: native code cannot hold their values."""
+
+    name: str
+    kernels: tuple[StepLine, ...]
+    library_calls: tuple[StepLine, ...]
+    fallbacks: tuple[TorchLine, ...]
+    left_to_torch: tuple[TorchLine, ...]
+    native_segments: int
+    scratch: Index
+
+    @property
+    def moved(self) -> Index:
+        """Bytes that kernels and library calls read and write."""
+        return _total(step.moved for step in (*self.kernels, *self.library_calls))
+
+    def __str__(self) -> str:
+        calls = len(self.fallbacks) + len(self.left_to_torch)
+        head = (
+            f"{self.name} graph: {_counted(len(self.kernels), 'kernel')}, "
+            f"{_counted(len(self.library_calls), 'library call')}, {_counted(calls, 'call')} back into torch; "
+            f"moves {_bytes(self.moved)}, {_bytes(self.scratch)} of scratch memory"
+        )
+        return "\n".join([head, *_step_lines((*self.kernels, *self.library_calls)), *self._torch_lines()])
+
+    def _torch_lines(self) -> Iterable[str]:
+        for line in self.fallbacks:
+            yield f"  torch    {line.operator}{_at(line)}"
+        if self.left_to_torch:
+            yield f"  split into {_counted(self.native_segments, 'native part')}, since native code cannot hold what"
+            yield "  these take or give (complex or sparse tensors, sizes that depend on data, subgraphs, effects):"
+        for line in self.left_to_torch:
+            yield f"    torch  {line.operator}{_at(line)}"
+
+
+def explain_graph(name: str, split: SplitGraph, entries: Sequence[Entry]) -> GraphExplanation:
+    """Gather what the stages decided."""
+    steps = [step for entry in entries for step in entry.program.steps]
+    fallbacks = [TorchLine(step.operator, step.at) for step in steps if isinstance(step, FallbackStep)]
+    left = [node for segment in split.segments if not segment.is_native for node in segment.nodes]
+    return GraphExplanation(
+        _kind(name),
+        tuple(_step_line("kernel", step) for step in steps if isinstance(step, Kernel)),
+        tuple(_step_line("library", step) for step in steps if isinstance(step, LibraryCall)),
+        tuple(fallbacks),
+        tuple(TorchLine(str(node.target), _line(node)) for node in left),
+        len(entries),
+        _total(entry.plan.arena_size for entry in entries),
+    )
+
+
+def _kind(name: str) -> str:
+    return next((kind for kind in _KINDS if f"_{kind}_" in name), name)
+
+
+def _line(node: fx.Node) -> str | None:
+    line = source_line_of(node)
+    return str(line) if line else None
+
+
+def _step_line(kind: str, step: Kernel | LibraryCall) -> StepLine:
+    operators = [origin.rpartition(": ")[2].removeprefix("aten.").partition(".")[0] for origin in step.origins]
+    return StepLine(kind, step.name, tuple(dict.fromkeys(operators)), _total(each.byte_size for each in _touched(step)))
+
+
+def _touched(step: Step) -> Iterable[Buffer]:
+    return dict.fromkeys((*read_by(step), *written_by(step)))
+
+
+def _total(sizes: Iterable[Index]) -> Index:
+    return sum(sizes, constant(0))
+
+
+def _step_lines(steps: Sequence[StepLine]) -> list[str]:
+    names = max((len(step.name) for step in steps), default=0)
+    words = [", ".join(step.operators) for step in steps]
+    longest = max(map(len, words), default=0)
+    return [
+        f"  {step.kind:<8} {step.name:<{names}}   {word:<{longest}}   {_bytes(step.moved)}"
+        for step, word in zip(steps, words, strict=True)
+    ]
+
+
+def _at(line: TorchLine) -> str:
+    return f"   at {line.at}" if line.at else ""
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _bytes(size: Index) -> str:
+    """A number of bytes for people; an expression where it depends on dynamic sizes."""
+    if size.constant is None:
+        return f"{size} bytes"
+    number, unit = float(size.constant), "bytes"
+    for larger in ("KiB", "MiB", "GiB"):
+        if number < 1024:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"

@@ -1,0 +1,52 @@
+"""``precast explain``."""
+
+import pytest
+from typer.testing import CliRunner
+
+from precast.cli import app
+
+_MODULE = """
+import torch
+
+def linear():
+    return torch.nn.Linear(2, 3), (torch.ones(1, 2),)
+
+def with_keywords():
+    return torch.add, (torch.ones(2),), {"other": torch.ones(2)}
+
+def wrong():
+    return torch.nn.Linear(2, 3)
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    (tmp_path / "explained_models.py").write_text(_MODULE)
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(app, ["explain", *arguments])
+
+
+def test_it_prints_every_graph(run):
+    result = run("explained_models:linear")
+    assert result.exit_code == 0, result.output
+    assert "forward graph" in result.stdout
+    assert "backward graph" in result.stdout
+
+
+def test_keywords_are_passed(run):
+    assert "kernel" in run("explained_models:with_keywords").stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("explained_models", "names no function"),
+        ("explained_models:nothing", "cannot be imported"),
+        ("no_such_module:f", "cannot be imported"),
+        ("explained_models:wrong", "returned a Linear"),
+    ],
+)
+def test_what_cannot_be_explained_is_told(run, name, message):
+    result = run(name)
+    assert result.exit_code == 1
+    assert message in result.output

@@ -1,0 +1,55 @@
+"""``precast.explain``: what becomes of a function's graphs, told without building them."""
+
+import pytest
+import torch
+
+import precast
+from precast.errors import InputTypeError
+
+
+def test_an_inference_graph():
+    told = precast.explain(lambda x, w: torch.relu(x @ w).sum(-1), torch.ones(2, 3), torch.ones(3, 4))
+    (graph,) = told.graphs
+    assert graph.name == "inference"
+    assert [step.operators for step in graph.library_calls] == [("mm",)]
+    assert graph.moved.constant > 0
+    assert told.fallbacks == ()
+
+
+def test_forward_and_backward_where_gradients_are_asked_for():
+    told = precast.explain(torch.nn.Linear(3, 2), torch.ones(1, 3))
+    assert [graph.name for graph in told.graphs] == ["forward", "backward"]
+
+
+def test_a_call_back_into_torch_names_the_users_line():
+    def function(x):
+        return torch.linalg.eigvalsh(x) + 1
+
+    told = precast.explain(function, torch.eye(2))
+    assert told.fallbacks == ("aten._linalg_eigh.default",)
+    assert "torch.linalg.eigvalsh(x) + 1" in str(told)
+
+
+def test_what_splits_a_graph_is_told():
+    told = precast.explain(lambda x: torch.view_as_complex(x.exp()).abs() + 1, torch.ones(2, 2))
+    assert "split into 2 native parts" in str(told)
+    assert "aten.view_as_complex.default" in str(told)
+
+
+def test_nothing_runs_and_nothing_is_built(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    x = torch.zeros(2)
+    precast.explain(lambda x: x.add_(1), x)
+    assert x.tolist() == [0, 0]
+
+
+def test_a_compiled_module_explains_as_its_module():
+    layer = torch.nn.Linear(2, 2)
+    assert str(precast.explain(precast.compile(layer), torch.ones(1, 2))) == str(
+        precast.explain(layer, torch.ones(1, 2))
+    )
+
+
+def test_only_callables_can_be_explained():
+    with pytest.raises(InputTypeError, match="got a int"):
+        precast.explain(3)
