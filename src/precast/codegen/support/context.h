@@ -23,7 +23,7 @@ public:
     // At least `size` bytes, aligned for vectors; null when there is no memory.
     char* arena(int64_t size);
 
-    std::unique_ptr<routine_cache> matmuls;
+    std::unique_ptr<routine_cache> matmuls, convolutions;
     const precast_fallback fallback;
     void* const fallback_data;
 

@@ -1,12 +1,11 @@
 // Matrix products: oneDNN where it has the type and the layout, plain loops elsewhere (double, integers).
-#include <dnnl.h>
-
 #include <array>
 #include <cstring>
 #include <map>
 #include <vector>
 
 #include "context.h"
+#include "onednn.h"
 #include "precast_kernels.h"
 
 namespace precast {
@@ -15,21 +14,6 @@ namespace {
 
 enum operand { left_operand, right_operand, result_operand, operand_count };
 using key = std::array<int64_t, 2 + 2 * max_matrix_rank * operand_count>;
-
-struct engine {
-    dnnl_engine_t handle = nullptr;
-    dnnl_stream_t stream = nullptr;
-    engine() {
-        if (dnnl_engine_create(&handle, dnnl_cpu, 0) != dnnl_success) handle = nullptr;
-        else if (dnnl_stream_create(&stream, handle, dnnl_stream_default_flags) != dnnl_success) stream = nullptr;
-    }
-    ~engine() {
-        if (stream) dnnl_stream_destroy(stream);
-        if (handle) dnnl_engine_destroy(handle);
-    }
-    engine(const engine&) = delete;
-    engine& operator=(const engine&) = delete;
-};
 
 // One product of given sizes, strides and type; `primitive` stays null where oneDNN has none.
 struct product {
@@ -49,13 +33,6 @@ struct products : routine_cache {
     precast::engine engine;
     std::map<key, product> prepared;
 };
-
-dnnl_data_type_t type_of(precast_dtype dtype) {
-    if (dtype.code == 2 && dtype.bits == 32) return dnnl_f32;
-    if (dtype.code == 2 && dtype.bits == 16) return dnnl_f16;
-    if (dtype.code == 4 && dtype.bits == 16) return dnnl_bf16;
-    return dnnl_data_type_undef;
-}
 
 bool describe(const matrix& matrix, int rank, dnnl_data_type_t type, dnnl_memory_desc_t* description) {
     dnnl_dims_t sizes, strides;

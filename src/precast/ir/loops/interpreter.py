@@ -124,9 +124,10 @@ class _Run:
                 self.enter_kernel(step)
             case LibraryCall():
                 numbers = [self.number(number) for number in step.numbers]
-                results = run_routine(step.routine, [self.window(view) for view in step.inputs], numbers)
-                for view, result in zip(step.outputs, results, strict=True):
-                    self.window(view).copy_(result)
+                inputs, outputs = ([self.window(view) for view in views] for views in (step.inputs, step.outputs))
+                results = run_routine(step.routine, inputs, [each.shape for each in outputs], numbers)
+                for output, result in zip(outputs, results, strict=True):
+                    output.copy_(result)
             case Check():
                 if self.window(step.failed).item():
                     raise (IndexError if step.error == "index" else RuntimeError)(step.message)

@@ -7,16 +7,50 @@ from collections.abc import Callable, Sequence
 import torch
 
 Tensors = Sequence[torch.Tensor]
+Shapes = Sequence[Sequence[int]]
 
 
-def run_routine(routine: str, inputs: Tensors, numbers: Sequence[int]) -> Tensors:
-    """The outputs of a library call."""
-    return _ROUTINES[routine](inputs, numbers)
+def run_routine(routine: str, inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    """The outputs of a library call; `shapes` are theirs."""
+    return _ROUTINES[routine](inputs, shapes, numbers)
 
 
-def _matmul(inputs: Tensors, _: Sequence[int]) -> Tensors:
+def _matmul(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
     left, right = inputs
     return (left @ right,)
 
 
-_ROUTINES: dict[str, Callable[[Tensors, Sequence[int]], Tensors]] = {"matmul": _matmul}
+def _geometry(rank: int, numbers: Sequence[int]) -> tuple[object, ...]:
+    """Arguments of torch's convolution operators."""
+    spatial = rank - 2
+    stride, padding, dilation = (list(numbers[1 + n * spatial :][:spatial]) for n in range(3))
+    return stride, padding, dilation, False, [0] * spatial, numbers[0]
+
+
+def _convolution(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    source, weights = inputs
+    return (torch.ops.aten.convolution(source, weights, None, *_geometry(source.ndim, numbers)),)
+
+
+def _convolution_backward_data(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    gradient, weights = inputs
+    source = gradient.new_empty(shapes[0])
+    geometry = _geometry(source.ndim, numbers)
+    mask = [True, False, False]
+    return torch.ops.aten.convolution_backward(gradient, source, weights, None, *geometry, mask)[:1]  # type: ignore[no-any-return]
+
+
+def _convolution_backward_weights(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    source, gradient = inputs
+    weights = source.new_empty(shapes[0])
+    geometry = _geometry(source.ndim, numbers)
+    mask = [False, True, False]
+    return torch.ops.aten.convolution_backward(gradient, source, weights, None, *geometry, mask)[1:2]  # type: ignore[no-any-return]
+
+
+_ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
+    "convolution": _convolution,
+    "convolution_backward_data": _convolution_backward_data,
+    "convolution_backward_weights": _convolution_backward_weights,
+    "matmul": _matmul,
+}

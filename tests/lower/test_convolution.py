@@ -1,0 +1,78 @@
+"""Convolutions and their gradients, in all geometries, against eager and float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from precast.ir.loops.interpreter import interpret
+from precast.lower.fuse import fuse
+from tests.lower.cases import as_tuple, check_case, floats, integers, open_cases
+from tests.lower.pipeline import lowered
+
+aten = torch.ops.aten
+
+
+def forward(*geometry):
+    return lambda x, w, b: aten.convolution(x, w, b, *geometry)
+
+
+def backward(*geometry, mask=(True, True, True)):
+    def run(dy, x, w):
+        return [each for each in aten.convolution_backward(dy, x, w, [w.shape[0]], *geometry, mask) if each is not None]
+
+    return run
+
+
+# stride, padding, dilation, transposed, output padding, groups
+GEOMETRIES = {
+    "1d": ((2, 4, 11), (6, 4, 3), ([2], [1], [1], False, [0], 1)),
+    "2d": ((2, 4, 9, 8), (6, 4, 3, 3), ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)),
+    "2d_strided": ((2, 4, 9, 8), (6, 4, 3, 2), ([2, 3], [1, 0], [1, 2], False, [0, 0], 1)),
+    "2d_grouped": ((2, 4, 9, 8), (6, 2, 3, 3), ([1, 1], [1, 1], [1, 1], False, [0, 0], 2)),
+    "2d_depthwise": ((2, 4, 9, 8), (4, 1, 3, 3), ([1, 1], [1, 1], [1, 1], False, [0, 0], 4)),
+    "3d": ((1, 2, 5, 6, 4), (3, 2, 2, 3, 1), ([1, 2, 1], [1, 1, 0], [1, 1, 1], False, [0, 0, 0], 1)),
+    "transposed": ((2, 4, 5, 6), (4, 3, 3, 3), ([2, 2], [1, 1], [1, 1], True, [1, 0], 1)),
+    "transposed_grouped": ((2, 4, 5, 6), (4, 3, 3, 3), ([2, 1], [1, 1], [1, 2], True, [0, 0], 2)),
+    "transposed_1d": ((2, 4, 5), (4, 3, 3), ([3], [0], [1], True, [0], 1)),
+}
+CASES = {}
+for name, (source, weight, geometry) in GEOMETRIES.items():
+    outputs = weight[1] * geometry[-1] if geometry[3] else weight[0]
+    for dtype in (torch.float32, torch.float64):
+        x, w, b = (floats(*shape, seed=seed, dtype=dtype) for seed, shape in enumerate((source, weight, (outputs,))))
+        CASES[f"{name}_{dtype}"] = (forward(*geometry), [x, w, b])
+        dy = torch.randn_like(aten.convolution(x, w, None, *geometry))
+        mask = (True, True, not geometry[3])
+        CASES[f"{name}_backward_{dtype}"] = (backward(*geometry, mask=mask), [dy, x, w])
+PLAIN = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+IMAGE, FILTERS = floats(2, 4, 9, 8), floats(6, 4, 3, 3)
+CASES |= {
+    "channels_last": (
+        forward(*PLAIN), [IMAGE.to(memory_format=torch.channels_last), FILTERS, floats(6)]),
+    "of_a_view": (lambda x, w: F.conv2d(x.transpose(2, 3)[:, 1:], w), [floats(2, 5, 9, 8), FILTERS]),
+    "with_activation": (lambda x, w, b: F.conv2d(x, w, b).relu() * 2, [IMAGE, FILTERS, floats(6)]),
+    "bf16": (lambda x, w: F.conv2d(x, w), [IMAGE.bfloat16(), FILTERS.bfloat16()]),
+    "int": (lambda x, w: F.conv2d(x, w), [integers(2, 4, 9, 8), integers(6, 4, 3, 3)]),
+    "no_batch": (lambda x, w: F.conv2d(x, w), [floats(0, 4, 9, 8), FILTERS]),
+    "backward_of_weight": (
+        backward(*PLAIN, mask=(False, True, False)), [floats(2, 6, 9, 8), IMAGE, FILTERS]),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return open_cases(CASES, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_convolution_gives_what_eager_gives(model, name):
+    check_case(model, name, CASES[name], sums=True)
+
+
+@pytest.mark.parametrize("name", ["2d_strided_torch.float64", "transposed_backward_torch.float64"])
+def test_the_interpreter_agrees(name):
+    function, inputs = CASES[name]
+    for mine, eager in zip(
+        interpret(fuse(lowered(function, *inputs)), inputs), as_tuple(function(*inputs)), strict=True
+    ):
+        torch.testing.assert_close(mine, eager)
