@@ -24,7 +24,7 @@ MODES = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"]
 
 
 def assert_like_eager(name: str, dtype: torch.dtype, *, training: bool, count: int) -> None:
-    samples = [sample for sample in samples_of(name, dtype, training=training) if not averages_over_all_batches(sample)]
+    samples = [sample for sample in samples_of(name, dtype, training=training) if not decides_by_values(name, sample)]
     for sample in samples[:: max(1, -(-len(samples) // count))]:
         _compare(MODULES[name].module_cls, sample, dtype, training=training)
 
@@ -35,9 +35,12 @@ def samples_of(name: str, dtype: torch.dtype, *, training: bool) -> list[ModuleI
     return list(info.module_inputs_func(info, "cpu", dtype, requires_grad=True, training=training))
 
 
-def averages_over_all_batches(sample: ModuleInput) -> bool:
-    """Batch normalization without a momentum divides by a count that is a tensor, in Python."""
-    return sample.constructor_input.args[2:3] == (None,)
+def decides_by_values(name: str, sample: ModuleInput) -> bool:
+    """Calls that read values in Python: a count of batches to divide by, a mask to compare with a causal one."""
+    if name.startswith("nn.BatchNorm"):
+        return sample.constructor_input.args[2:3] == (None,)
+    masks = [sample.forward_input.kwargs.get(key) for key in ("mask", "src_mask", "tgt_mask")]
+    return name.startswith("nn.Transformer") and any(mask is not None for mask in masks)
 
 
 def _compare(kind: type[torch.nn.Module], sample: ModuleInput, dtype: torch.dtype, *, training: bool) -> None:
@@ -99,7 +102,9 @@ def test_gap_is_still_there(name: str):
         assert_like_eager(name, torch.float32, training=True, count=6)
 
 
-def test_averages_over_all_batches_still_cannot_be_compiled():
-    (sample, *_) = filter(averages_over_all_batches, samples_of("nn.BatchNorm1d", torch.float32, training=True))
+@pytest.mark.parametrize("name", ["nn.BatchNorm1d", "nn.TransformerEncoder"])
+def test_decisions_by_values_still_cannot_be_compiled(name: str):
+    samples = samples_of(name, torch.float32, training=True)
+    sample = next(sample for sample in samples if decides_by_values(name, sample))
     with pytest.raises(DataDependentError):
-        _compare(torch.nn.BatchNorm1d, sample, torch.float32, training=True)
+        _compare(MODULES[name].module_cls, sample, torch.float32, training=True)

@@ -93,7 +93,7 @@ def test_threads_share_a_module():
     assert all(in_threads(work))
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """What fails in these tests."""
 
 
@@ -111,13 +111,13 @@ def test_failure_in_user_code():
         with torch.no_grad():
             y = x * 2
             if fails:
-                raise Broken
+                raise BrokenError
         return y + x
 
     compiled = aot_function(function, nop)
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         compiled(leaf(3))
     assert_all_is_well()
     fails = False
@@ -134,14 +134,14 @@ def test_failure_in_a_compiler(failing):
     def compiler(kind):
         def compile_graph(module, example_inputs):
             if fails[kind]:
-                raise Broken
+                raise BrokenError
             return module
 
         return compile_graph
 
     compiled = aot_function(program, compiler("forward"), compiler("backward"))
     x, y = leaf(3, 4), leaf(4, 3)
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         compiled(x, y).backward()
     assert_all_is_well()
     fails[failing] = False
@@ -152,12 +152,12 @@ def test_failure_in_a_compiler(failing):
 def test_failure_in_compiled_code_leaves_inputs_as_they_were():
     def compiler(module, example_inputs):
         def run(*inputs):
-            raise Broken
+            raise BrokenError
 
         return run
 
     x = torch.ones(3)
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         aot_function(lambda x: x.add_(1), compiler)(x)
     assert torch.equal(x, torch.ones(3))
     assert_all_is_well()
@@ -166,13 +166,13 @@ def test_failure_in_compiled_code_leaves_inputs_as_they_were():
 def test_failure_in_a_compiled_backward():
     def compiler(module, example_inputs):
         def run(*inputs):
-            raise Broken
+            raise BrokenError
 
         return run
 
     x = leaf(3)
     loss = aot_function(lambda x: x.sin().sum(), nop, compiler)(x)
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         loss.backward()
     assert x.grad is None
     assert_all_is_well()
@@ -181,7 +181,7 @@ def test_failure_in_a_compiled_backward():
 def test_failure_in_one_thread_leaves_the_others_alone():
     def function(x):
         if x.shape[0] == 3:
-            raise Broken
+            raise BrokenError
         return x.sin()
 
     compiled = aot_function(function, nop)
@@ -190,7 +190,7 @@ def test_failure_in_one_thread_leaves_the_others_alone():
         x = torch.ones(number + 1)
         try:
             return torch.equal(compiled(x), x.sin())
-        except Broken:
+        except BrokenError:
             return number == 2
 
     assert all(in_threads(work))

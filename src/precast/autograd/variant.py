@@ -14,6 +14,7 @@ from torch import fx
 from precast.autograd.boundary import FlatCall
 from precast.autograd.boundary.alias_regeneration import regenerate_aliases
 from precast.autograd.boundary.autograd_function import TrainingGraphs, differentiable_call
+from precast.autograd.boundary.grad_mode_readers import in_grad_mode_if_read
 from precast.autograd.boundary.kept_mutations import keep_mutations
 from precast.autograd.boundary.mutation_epilogue import apply_updates
 from precast.autograd.boundary.subclasses import by_value, over_wrappers, plain_count
@@ -95,6 +96,7 @@ def _training_call(
     saved = [node for node in returned[plain_count(results) :] if isinstance(node, fx.Node)]
     relevant = _primals_in_gradients(traced, plain_count(results))
     forward_call = compile_graph(job.compilers.forward, forward, job.compilation.graph_name("forward"))
+    forward_call = in_grad_mode_if_read(forward_call, forward.graph)
     backward_call = compile_graph(job.compilers.backward, backward, job.compilation.graph_name("backward"))
     return differentiable_call(
         TrainingGraphs(

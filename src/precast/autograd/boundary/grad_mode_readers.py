@@ -1,0 +1,28 @@
+"""Runs a forward graph in grad mode where it holds kernels that look at it.
+
+Before: ``forward([x])`` where grad mode is off, as it is inside of autograd's nodes: the kernel leaves no workspace
+After:  ``forward([x.detach()])`` where it is on: the workspace is there, and autograd still records nothing
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from precast.autograd.boxing import BoxedCall
+
+# oneDNN's recurrent layers keep what their backward needs in grad mode only, whatever their arguments say.
+_READERS = {torch.ops.aten.mkldnn_rnn_layer.default}
+
+
+def in_grad_mode_if_read(call: BoxedCall, graph: fx.Graph) -> BoxedCall:
+    """``call``, the compiled ``graph``, for use where grad mode is off."""
+    if not any(node.target in _READERS for node in graph.nodes):
+        return call
+
+    def call_in_grad_mode(inputs: list[Any]) -> Sequence[Any]:
+        with torch.enable_grad():
+            return call([value.detach() if isinstance(value, torch.Tensor) else value for value in inputs])
+
+    return call_in_grad_mode
