@@ -80,10 +80,10 @@ def assert_same_values(ours: Sequence[Any], eager: Sequence[Any]) -> None:
 
 
 def aliasing(args: Sequence[Any], outputs: Sequence[Any]) -> list[tuple[bool, bool, bool]]:
-    """For each pair of tensors among arguments and outputs: the same object, the same memory, one the other's base."""
+    """For each pair of tensors among arguments and outputs: the same object, the same memory, a view of an argument."""
     tensors = [value for value in (*args, *outputs) if isinstance(value, torch.Tensor)]
     return [
-        (left is right, _memory(left) == _memory(right), left._base is right)
+        (left is right, _memory(left) == _memory(right), left._base is right and any(right is arg for arg in args))
         for left in tensors
         for right in tensors
         if left.numel() and right.numel()
