@@ -40,14 +40,15 @@ def compile(
 def compile(
     model: Any = None,
     *,
-    backend: str | Backend | Compiler = "nop",
+    backend: str | Backend | Compiler = "native",
     dynamic: bool | None = None,
     options: Options | Mapping[str, Any] | None = None,
 ) -> Any:
     """A function or module that does what ``model`` does, compiled when first called; also a decorator.
 
-    ``backend`` is the name of a registered backend (``precast backends`` lists them) or a compiler. ``dynamic=False``
-    compiles for every size anew, ``True`` for all sizes at once, ``None`` turns a size dynamic when it changes.
+    ``backend`` is the name of a registered backend (``precast backends`` lists them) or a compiler; ``"native"`` needs
+    a C++ compiler on this machine, ``"interpret"`` does not. ``dynamic=False`` compiles for every size anew, ``True``
+    for all sizes at once, ``None`` turns a size dynamic when it changes.
     ``options`` are for compilers that have a ``with_options`` method.
 
     >>> import torch

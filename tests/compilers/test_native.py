@@ -179,3 +179,11 @@ def test_a_graph_that_does_nothing_builds_nothing(options):
     assert isinstance(compiled_graph, NativeGraph)
     x = torch.ones(2)
     assert compiled_graph([x]) == [x]
+
+
+def test_a_tensor_may_be_called_like_a_loop_variable(compiled):
+    def function(i0, i1):
+        return i0 * 2, torch.special.i1(i1).sum(1) + i0
+
+    x = torch.randn(2, 3)
+    assert_like_eager(compiled(function), function, x[:, 0], x)

@@ -142,11 +142,15 @@ def _check(what: str, ours: torch.Tensor | None, eager: torch.Tensor | None, exa
         return
     assert ours.shape == eager.shape, f"{what}: shape {tuple(ours.shape)} instead of {tuple(eager.shape)}"
     assert ours.dtype == eager.dtype, f"{what}: {ours.dtype} instead of {eager.dtype}"
-    ours, eager = ours.detach(), eager.detach()
+    ours, eager = _dense(ours), _dense(eager)
     if exact is None or not eager.is_floating_point() or exact.shape != eager.shape or not exact.is_floating_point():
         torch.testing.assert_close(ours, eager, equal_nan=True, msg=lambda text: f"{what}: {text}")
         return
-    _check_error(what, ours, eager, exact.detach())
+    _check_error(what, ours, eager, _dense(exact))
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
 
 
 def _check_error(what: str, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> None:

@@ -71,10 +71,10 @@ def write_kernel(kernel: Kernel, name: str) -> KernelFunction:
     """Print `kernel` as the function `name`."""
     buffers, sizes = kernel_parameters(kernel)
     namer = Namer()
-    pointers = {buffer: namer.fresh(buffer.name) for buffer in buffers}
     for variable in variables_of(kernel.body):
         namer.taken.add(identifier(variable.name))
     namer.taken |= set(map(identifier, sizes))
+    pointers = {buffer: namer.fresh(buffer.name) for buffer in buffers}
     written = set(written_by(kernel))
     parameters = [f"{'' if buffer in written else 'const '}{CPP_TYPES[buffer.dtype]}* __restrict__ {pointers[buffer]}"
                   for buffer in buffers]  # fmt: skip

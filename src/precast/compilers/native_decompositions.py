@@ -6,6 +6,8 @@ much better that calling back is worth it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch._decomp import get_decompositions
 
@@ -33,8 +35,15 @@ _ALSO_TAKEN_APART = [
 ]
 
 
-def native_decompositions() -> DecompositionTable:
+class NativeDecompositions(DecompositionTable):
+    """The table, which is copied and pickled by making it again: torch's rules cannot be pickled."""
+
+    def __reduce__(self) -> tuple[Callable[[], DecompositionTable], tuple[()]]:
+        return native_decompositions, ()
+
+
+def native_decompositions() -> NativeDecompositions:
     """The table for the rules there are now."""
     table: DecompositionTable = {**core_decompositions, **get_decompositions(_ALSO_TAKEN_APART)}
     kept = {*lowered_operators(), *_KEPT_WHOLE}
-    return {operator: rule for operator, rule in table.items() if operator not in kept}
+    return NativeDecompositions({operator: rule for operator, rule in table.items() if operator not in kept})
