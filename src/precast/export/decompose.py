@@ -19,6 +19,7 @@ from precast.export.preserved_ops import composite_ops_in, preserved
 from precast.export.program import ExportedProgram
 from precast.export.sizes import fake_mode_of
 from precast.export.tidy import tidied
+from precast.export.tracepoints import with_marks, without_marks
 from precast.functionalize import functionalized
 from precast.ir.boundary import BoundaryFacts
 from precast.ir.node_meta import value_of
@@ -49,7 +50,7 @@ def decompose(
     loss_index: int | None = None,
 ) -> ExportedProgram:
     """A new program; without a table, in the Core ATen set. A table of one's own leaves all other ops whole."""
-    program = exported.program
+    program = with_marks(exported.program, exported.module_call_graph)
     kept = _kept_whole(program, table, preserve, is_joint=loss_index is not None)
     rules = {op: rule for op, rule in (core_decompositions if table is None else table).items() if op not in preserve}
     gradients = None if loss_index is None else _plan_gradients(program, loss_index)
@@ -61,7 +62,8 @@ def decompose(
     signature = program.signature.replace(outputs=outputs)
     result = program.replace(module=module, signature=signature, boundary=boundary)
     requiring_grad = [node.name for node in program.placeholders if getattr(value_of(node), "requires_grad", False)]
-    return exported.replace(tidied(result, requiring_grad=requiring_grad), dialect=Dialect.ATEN)
+    tidy, calls = without_marks(tidied(result, requiring_grad=requiring_grad), exported.module_call_graph)
+    return exported.replace(tidy, dialect=Dialect.ATEN, module_calls=calls)
 
 
 def _kept_whole(

@@ -1,7 +1,7 @@
 """The exported program: a graph, its contract, and the state that it was exported with."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import sympy
@@ -183,9 +183,12 @@ class ExportedProgram:
             program.signature.in_tree, expected_leaves(program), program.sizes, self._origin.argument_names
         )
 
-    def replace(self, program: Program, *, dialect: Dialect | None = None) -> "ExportedProgram":
+    def replace(
+        self, program: Program, *, dialect: Dialect | None = None, module_calls: Sequence[ModuleCallEntry] | None = None
+    ) -> "ExportedProgram":
         """Another program of the same origin."""
-        return ExportedProgram(program, self._origin, dialect=dialect or self._dialect)
+        calls = self._origin.module_calls if module_calls is None else tuple(module_calls)
+        return ExportedProgram(program, replace(self._origin, module_calls=calls), dialect=dialect or self._dialect)
 
     def run_decompositions(
         self,

@@ -8,7 +8,7 @@ After:  ``tracepoint([x], 'head'); linear = linear(x, …); tracepoint([linear],
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError
 from precast.export.module_calls import ModuleCallEntry, ModuleCallSignature
+from precast.ir.node_meta import set_value
 from precast.ir.program import Program
 from precast.ir.signature import ArgumentSpec, ConstantArgument, TensorArgument
 
@@ -96,6 +97,51 @@ class Tracepoints:
                 forward_arg_names=self.names[path],
             )
             yield ModuleCallEntry(path if number == 0 else f"{path}@{number // 2}", signature)
+
+
+def with_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> Program:
+    """The program with marks for the signatures of these calls, so that they can be found again in another form."""
+    if not any(entry.signature for entry in calls):
+        return program
+    graph = program.copy_graph()
+    nodes = {node.name: node for node in graph.nodes}
+    with graph.inserting_before(graph.output_node()):
+        for entry in calls:
+            for entering in (True, False) if entry.signature else ():
+                assert entry.signature is not None, "checked above"
+                arguments = entry.signature.inputs if entering else entry.signature.outputs
+                values = [nodes[argument.name] for argument in arguments if isinstance(argument, TensorArgument)]
+                mark = graph.call_function(torch.ops.precast.tracepoint.default, (values, entry.fqn, entering))
+                set_value(mark, None)
+    return program.replace(graph=graph)
+
+
+def without_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> tuple[Program, list[ModuleCallEntry]]:
+    """The program without marks, and the same calls by the names that their values have now."""
+    graph = program.copy_graph()
+    marks = [node for node in graph.nodes if node.target is torch.ops.precast.tracepoint.default]
+    names = {(mark.args[1], mark.args[2]): [node.name for node in pytree.tree_leaves(mark.args[0])] for mark in marks}
+    for mark in marks:
+        graph.erase_node(mark)
+    renamed = [
+        entry
+        if entry.signature is None
+        else replace(
+            entry,
+            signature=replace(
+                entry.signature,
+                inputs=_renamed(entry.signature.inputs, names[entry.fqn, True]),
+                outputs=_renamed(entry.signature.outputs, names[entry.fqn, False]),
+            ),
+        )
+        for entry in calls
+    ]
+    return (program.replace(graph=graph) if marks else program), renamed
+
+
+def _renamed(arguments: Sequence[ArgumentSpec], names: Sequence[str]) -> tuple[ArgumentSpec, ...]:
+    remaining = iter(names)
+    return tuple(TensorArgument(next(remaining)) if isinstance(a, TensorArgument) else a for a in arguments)
 
 
 def _submodule(mod: torch.nn.Module, path: str) -> torch.nn.Module:
