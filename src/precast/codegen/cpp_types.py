@@ -67,7 +67,8 @@ def literal(value: float | int | bool, dtype: str) -> str:
         return _float_literal(float(value), dtype)
     # The smallest 64-bit number has no literal of its own: C++ reads a minus and a number that is too large.
     number = "(-9223372036854775807 - 1)" if value == -(2**63) else str(int(value))
-    return number if dtype == "i32" else f"{spelling}({number})"
+    is_int = dtype == "i32" and value > -(2**31)
+    return number if is_int else f"{spelling}({number})"
 
 
 def _float_literal(value: float, dtype: str) -> str:

@@ -2,11 +2,13 @@
 
 from precast.lower import (
     activation,
+    attention,
     convolution,
     indexing,
     matmul,
     normalization,
     pointwise,
+    pooling,
     reduction,
     scatter,
     softmax,
@@ -15,6 +17,19 @@ from precast.lower import (
 from precast.lower.graph import lower_graph
 
 # Importing a family registers its rules.
-FAMILIES = (activation, convolution, indexing, matmul, normalization, pointwise, reduction, scatter, softmax, view)
+FAMILIES = (
+    activation,
+    attention,
+    convolution,
+    indexing,
+    matmul,
+    normalization,
+    pointwise,
+    pooling,
+    reduction,
+    scatter,
+    softmax,
+    view,
+)
 
 __all__ = ["FAMILIES", "lower_graph"]

@@ -50,7 +50,7 @@ struct entry {
 extern const entry entries[];
 extern const size_t entry_count;
 
-constexpr int max_matrix_rank = 3;
+constexpr int max_matrix_rank = 4;
 
 // A matrix or a batch of matrices.
 struct matrix {

@@ -40,7 +40,7 @@ bool describe(const matrix& matrix, int rank, dnnl_data_type_t type, dnnl_memory
         sizes[dim] = matrix.sizes[dim];
         strides[dim] = matrix.strides[dim];
         // A batch that is one matrix repeated: oneDNN broadcasts size 1.
-        if (rank == 3 && dim == 0 && strides[dim] == 0) sizes[dim] = 1, strides[dim] = matrix.sizes[1] * matrix.sizes[2];
+        if (dim < rank - 2 && strides[dim] == 0) sizes[dim] = 1, strides[dim] = 1;
         if (strides[dim] == 0 && sizes[dim] != 1) return false;
         if (sizes[dim] == 1) strides[dim] = strides[dim] ? strides[dim] : 1;
     }
@@ -75,24 +75,35 @@ bool execute(const product& product, const engine& engine, const matrix* const* 
            dnnl_stream_wait(engine.stream) == dnnl_success;
 }
 
+// Where matrix number `number` of a batch of any rank starts, by the sizes of the result's batch.
+int64_t batch_offset(const matrix& operand, const matrix& result, int rank, int64_t number) {
+    int64_t offset = 0;
+    for (int dim = rank - 3; dim >= 0; --dim) {
+        offset += number % result.sizes[dim] * operand.strides[dim];
+        number /= result.sizes[dim];
+    }
+    return offset;
+}
+
 // Row by row of the result, adding up in `Sum`.
 template <class T, class Sum>
 void multiply(int rank, const matrix& left, const matrix& right, const matrix& result) {
     const int row = rank - 2, column = rank - 1;
-    const int64_t batch = rank == 3 ? result.sizes[0] : 1, rows = result.sizes[row], columns = result.sizes[column];
-    const int64_t depth = left.sizes[column];
-    const auto batch_stride = [rank](const matrix& each) { return rank == 3 ? each.strides[0] : 0; };
+    const int64_t rows = result.sizes[row], columns = result.sizes[column], depth = left.sizes[column];
+    int64_t batch = 1;
+    for (int dim = 0; dim < row; ++dim) batch *= result.sizes[dim];
 #pragma omp parallel for collapse(2) if (batch * rows * columns * depth > 65536)
     for (int64_t b = 0; b < batch; ++b) {
         for (int64_t i = 0; i < rows; ++i) {
             std::vector<Sum> sums(static_cast<size_t>(columns), Sum(0));
-            const T* a = static_cast<const T*>(left.data) + b * batch_stride(left) + i * left.strides[row];
-            const T* w = static_cast<const T*>(right.data) + b * batch_stride(right);
-            T* c = static_cast<T*>(result.data) + b * batch_stride(result) + i * result.strides[row];
+            const T* a = static_cast<const T*>(left.data) + batch_offset(left, result, rank, b) + i * left.strides[row];
+            const T* w = static_cast<const T*>(right.data) + batch_offset(right, result, rank, b);
+            T* c = static_cast<T*>(result.data) + batch_offset(result, result, rank, b) + i * result.strides[row];
             for (int64_t k = 0; k < depth; ++k) {
                 const Sum factor = cast<Sum>(a[k * left.strides[column]]);
                 const T* line = w + k * right.strides[row];
-                for (int64_t j = 0; j < columns; ++j) sums[static_cast<size_t>(j)] += factor * cast<Sum>(line[j * right.strides[column]]);
+                for (int64_t j = 0; j < columns; ++j)
+                    sums[static_cast<size_t>(j)] += factor * cast<Sum>(line[j * right.strides[column]]);
             }
             for (int64_t j = 0; j < columns; ++j) c[j * result.strides[column]] = cast<T>(sums[static_cast<size_t>(j)]);
         }

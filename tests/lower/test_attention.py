@@ -1,0 +1,54 @@
+"""Scaled-dot-product attention and its gradients, against eager and float64."""
+
+import pytest
+import torch
+
+from tests.lower.cases import check_case, floats, open_cases
+
+aten = torch.ops.aten
+
+
+def heads(length, *, seed, dtype=torch.float32):
+    """As models make them: heads are the third dimension in memory."""
+    return floats(2, length, 3, 8, seed=seed, dtype=dtype).transpose(1, 2)
+
+
+def attend(query, key, value, mask=None, *, is_causal=False, scale=None):
+    return aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale
+    )
+
+
+def gradients(dy, query, key, value, mask=None, *, is_causal=False):
+    output, sums = attend(query, key, value, mask, is_causal=is_causal)
+    return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        dy, query, key, value, output, sums, 0.0, is_causal, attn_mask=mask
+    )
+
+
+QUERY, KEY, VALUE, SLOPE = heads(5, seed=0), heads(7, seed=1), heads(7, seed=2), heads(5, seed=3)
+MASK = floats(2, 1, 5, 7, seed=4).masked_fill(floats(2, 1, 5, 7, seed=5) > 1, float("-inf"))
+CASES = {
+    "attention": (attend, [QUERY, KEY, VALUE]),
+    "attention_causal": (lambda q, k, v: attend(q, k, v, is_causal=True), [KEY, KEY, VALUE]),
+    "attention_masked": (attend, [QUERY, KEY, VALUE, MASK]),
+    "attention_scaled": (lambda q, k, v: attend(q, k, v, scale=0.7), [QUERY, KEY, VALUE]),
+    "attention_f64": (attend, [QUERY.double(), KEY.double(), VALUE.double()]),
+    "attention_bf16": (attend, [QUERY.bfloat16(), KEY.bfloat16(), VALUE.bfloat16()]),
+    "attention_large_scores": (attend, [QUERY * 100, KEY, VALUE]),
+    "gradients": (gradients, [SLOPE, QUERY, KEY, VALUE]),
+    "gradients_causal": (
+        lambda dy, q, k, v: gradients(dy, q, k, v, is_causal=True), [heads(7, seed=3), KEY, KEY, VALUE]),
+    "gradients_masked": (gradients, [SLOPE, QUERY, KEY, VALUE, MASK]),
+    "product_of_batches": (lambda a, b: torch.baddbmm(a[:, :1], a, b, beta=0.5), [floats(3, 4, 5), floats(3, 5, 5)]),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return open_cases(CASES, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_gives_what_eager_gives(model, name):
+    check_case(model, name, CASES[name], sums=True)
