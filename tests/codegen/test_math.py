@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import precast.codegen
-from precast.build.cache import cached
 from precast.build.compiler import COMPILE_FLAGS, find_compiler, run_compiler
 
 HEADERS = Path(precast.codegen.__file__).parent / "include"
@@ -43,7 +42,8 @@ def functions(tmp_path_factory):
     folder = tmp_path_factory.mktemp("math")
     (folder / "math.cpp").write_text("\n".join(lines))
     arguments = [*COMPILE_FLAGS, "-fvisibility=default", "-shared", "-I", HEADERS, folder / "math.cpp", "-o"]
-    path = cached(folder, "math.so", lambda target: run_compiler(find_compiler(), [*arguments, target], what="math"))
+    path = folder / "math.so"
+    run_compiler(find_compiler(), [*arguments, path], what="math")
     library = ctypes.CDLL(str(path))
 
     def call(name, x):
