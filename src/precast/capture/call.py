@@ -62,7 +62,7 @@ def _leaf_name(path: Sequence[Any], positional: Sequence[str]) -> str:
 
 def as_identifier(text: str) -> str:
     """``text`` as a name that graphs accept: letters, digits and underscores, not starting with a digit."""
-    name = re.sub(r"\W", "_", text)
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
     return name if name and not name[0].isdigit() else f"_{name}"
 
 

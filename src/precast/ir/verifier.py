@@ -24,8 +24,9 @@ _PLAIN_FUNCTION_HOMES = {
     "torch",
     "torch.fx.experimental.symbolic_shapes",
 }
-# Switches of the surroundings, which a graph from before dispatch sets and resets between its operators.
-_SWITCHES = (
+# Rounding of sizes; and switches of the surroundings, which a graph from before dispatch sets between its operators.
+_FURTHER_FUNCTIONS = (
+    round,
     torch._C._set_grad_enabled,
     torch.amp.autocast_mode._enter_autocast,
     torch.amp.autocast_mode._exit_autocast,
@@ -50,7 +51,7 @@ def _targets_are_operators(program: Program) -> Iterator[tuple[str, fx.Node | No
 def _is_operator(target: object) -> bool:
     if isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
         return True
-    if target in _SWITCHES:
+    if target in _FURTHER_FUNCTIONS:
         return True
     return callable(target) and getattr(target, "__module__", None) in _PLAIN_FUNCTION_HOMES
 

@@ -25,7 +25,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     for name in names.split()
     if hasattr(module, name)
 }
-_PLAIN |= {"autocast.enter": _enter_autocast, "autocast.exit": _exit_autocast}
+_PLAIN |= {"round": round, "autocast.enter": _enter_autocast, "autocast.exit": _exit_autocast}
 _NAMES = {function: name for name, function in _PLAIN.items()}
 
 
