@@ -1,0 +1,158 @@
+"""From the user's ``(args, kwargs)`` to the model's inputs, in named steps.
+
+Before: ``model(tokens, mask=None, options={"bias": bias})``
+After:  ``[tokens, bias]``, the tensors in the order of the model's inputs
+
+``bind`` → ``merge_keywords`` → ``flatten`` → ``drop_constants`` → ``order``; ``lift_state`` appends the weights, for
+those who feed them too. Each step is a function; ``InputAdapter`` runs them in order.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.errors import InputTypeError, InputValueError
+from precast.ir.input_checks import Leaf, check_leaves, expected_leaves
+from precast.ir.program import Program
+from precast.ir.signature import ConstantArgument, InputKind
+
+Leaves = dict[str, Any]
+"""What a call passes, by its path: ``tokens``, ``options['bias']``."""
+
+
+def signature_of(model: Callable[..., Any]) -> inspect.Signature | None:
+    """The parameters of a function or of a module's forward; ``None`` for builtins that do not tell."""
+    target = model.forward if isinstance(model, torch.nn.Module) else model
+    try:
+        return inspect.signature(target)
+    except (TypeError, ValueError):
+        return None
+
+
+def bind(signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by the names of the parameters that take them, defaults filled in."""
+    if signature is None:
+        return {"args": tuple(args), **kwargs}
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InputTypeError(
+            "The arguments do not fit the model's signature.",
+            why=f"{error}; the signature is {signature}",
+            fix="Give every required argument, and no other.",
+        ) from None
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def merge_keywords(signature: inspect.Signature | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """One flat list of arguments: those that ``**kwargs`` takes by their own names, those of ``*args`` numbered."""
+    merged: dict[str, Any] = {}
+    kinds = {} if signature is None else {name: p.kind for name, p in signature.parameters.items()}
+    for name, value in arguments.items():
+        kind = kinds.get(name, inspect.Parameter.VAR_POSITIONAL if signature is None and name == "args" else None)
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            merged |= {f"{name}[{i}]": item for i, item in enumerate(value)}
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            merged |= value
+        else:
+            merged[name] = value
+    return merged
+
+
+def flatten(arguments: Mapping[str, Any]) -> Leaves:
+    """Every leaf of every container, by its path."""
+    leaves: Leaves = {}
+    for name, value in arguments.items():
+        with_paths, _ = pytree.tree_flatten_with_path(value)
+        leaves |= {f"{name}{pytree.keystr(path)}": leaf for path, leaf in with_paths}
+    return leaves
+
+
+def drop_constants(leaves: Leaves, constants: Mapping[str, object]) -> Leaves:
+    """The tensors alone; what is no tensor must be what the model was exported with."""
+    for path, value in leaves.items():
+        is_known = path in constants
+        if isinstance(value, torch.Tensor) and not is_known:
+            continue
+        expected = constants.get(path)
+        if not is_known or type(value) is not type(expected) or (value != expected and value == value):
+            expectation = f"exported with {expected!r}" if is_known else "exported with a tensor there"
+            raise InputValueError(
+                f"{path} is {value!r}, but the model was {expectation}.",
+                why="what is no tensor is a constant of an exported model",
+                fix="Pass the same, or export again.",
+            )
+    return {path: value for path, value in leaves.items() if path not in constants}
+
+
+def order(tensors: Leaves, names: Sequence[str]) -> list[torch.Tensor]:
+    """The tensors in the order of the model's inputs; each must be there, and no other."""
+    if set(tensors) != set(names):
+        missing, extra = sorted(set(names) - set(tensors)), sorted(set(tensors) - set(names))
+        told = [f"missing {', '.join(missing)}"] if missing else []
+        told += [f"not expected {', '.join(extra)}"] if extra else []
+        raise InputValueError(
+            f"The tensors of the call are not those that the model was exported with: {'; '.join(told)}.",
+            why=f"its inputs are {', '.join(names)}",
+            fix="Call it with the same structure of arguments, or export again.",
+        )
+    return [tensors[name] for name in names]
+
+
+def lift_state(inputs: Sequence[torch.Tensor], state: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The weights behind the inputs: placeholders always come first."""
+    return [*inputs, *state.values()]
+
+
+@dataclass(frozen=True)
+class InputAdapter:
+    """The steps with what they need to know of one exported model."""
+
+    signature: inspect.Signature | None
+    constants: Mapping[str, object]
+    names: tuple[str, ...]
+    program: Program
+    state: Mapping[str, torch.Tensor]
+
+    @classmethod
+    def of(
+        cls, model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], program: Program
+    ) -> "InputAdapter":
+        signature = signature_of(model)
+        leaves = flatten(merge_keywords(signature, bind(signature, args, kwargs)))
+        constants = {path: value for path, value in leaves.items() if not isinstance(value, torch.Tensor)}
+        return cls(signature, constants, _graph_order(leaves, args, kwargs), program, program.state)
+
+    def __call__(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, include_state: bool = False
+    ) -> list[torch.Tensor]:
+        """The model's inputs for one call, checked against what it was exported for."""
+        arguments = merge_keywords(self.signature, bind(self.signature, args, kwargs))
+        tensors = order(drop_constants(flatten(arguments), self.constants), self.names)
+        self._check(tensors)
+        return lift_state(tensors, self.state) if include_state else tensors
+
+    def _check(self, tensors: Sequence[torch.Tensor]) -> None:
+        specs = self.program.signature.inputs_of(InputKind.USER_INPUT)
+        wanted = [
+            e
+            for e, spec in zip(expected_leaves(self.program), specs, strict=True)
+            if not isinstance(spec.arg, ConstantArgument)
+        ]
+        leaves = [Leaf(name, tensor) for name, tensor in zip(self.names, tensors, strict=True)]
+        check_leaves(wanted, self.program.sizes, leaves)
+
+
+def _graph_order(leaves: Leaves, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The paths of the tensors in the order in which the program takes them: as the example call has them."""
+    paths: dict[int, list[str]] = {}
+    for path, value in leaves.items():
+        paths.setdefault(id(value), []).append(path)
+    tensors = [leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
+    # The same tensor passed twice comes up in the same relative order on both sides.
+    return tuple(paths[id(tensor)].pop(0) for tensor in tensors)

@@ -1,0 +1,40 @@
+"""Brings a fresh model into its final form: functions inlined, the asked opset, on demand fewer nodes."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+from onnxscript import optimizer, version_converter
+
+from precast.onnx.fuse import fuse_patterns
+
+
+def finish(model: ir.Model, *, opset: int, optimize: bool) -> None:
+    """Change ``model`` in place."""
+    ir.passes.Sequential(passes.InlinePass(), passes.RemoveUnusedNodesPass())(model)
+    model.functions.clear()
+    with _quiet("onnxscript", "onnx_ir"):
+        if opset > model.opset_imports[""]:
+            version_converter.convert_version(model, opset)
+        if optimize:
+            optimizer.optimize_ir(model, inline=False)
+            fuse_patterns(model, opset=opset)
+    ir.passes.Sequential(
+        passes.RemoveUnusedNodesPass(), passes.RemoveUnusedOpsetsPass(), passes.OutputFixPass(), passes.NameFixPass()
+    )(model)
+
+
+@contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """Without the libraries' notes on every node that they leave as it is."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

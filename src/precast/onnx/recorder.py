@@ -1,0 +1,202 @@
+"""Runs onnxscript functions symbolically and writes down the ONNX nodes that they make.
+
+Before: ``aten_add(x, 2, alpha=3)``, a Python function over onnxscript's ops
+After:  ``two = Constant(2.0); three = Constant(3.0); scaled = Mul(two, three); sum = Add(x, scaled)``
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.schemas import AttributeParameter, OpSignature, Parameter
+from onnxscript import values
+
+from precast.onnx.constants import as_tensor, bind_types, element_type, is_sequence_input, output_types
+from precast.onnx.recorded_value import RecordedValue
+
+Inputs = list[tuple[Parameter, Any]]
+
+
+class Recorder:
+    """An onnxscript evaluator that records instead of computing.
+
+    ``nodes`` are the nodes made so far, ``functions`` the onnxscript functions that they call. Equal constants are
+    made once.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[ir.Node] = []
+        self.functions: dict[str, values.OnnxFunction[..., Any]] = {}
+        self._constants: dict[tuple[str, ir.DataType], ir.Value] = {}
+
+    def take_nodes(self) -> list[ir.Node]:
+        """The nodes recorded since the last time."""
+        taken, self.nodes = self.nodes, []
+        return taken
+
+    def eval_op(self, op: values.Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        schema = op.op_schema
+        assert schema is not None, f"onnx knows no operator {op.name}"
+        signature = _signature(schema)
+        inputs, attributes = bind_arguments(signature, args, kwargs)
+        recorded = self._record(signature, inputs, attributes, _output_count(signature, attributes))
+        if isinstance(recorded, ir.Value) and (told := _told_type(op.name, attributes)):
+            recorded.dtype = told
+        return recorded
+
+    def eval_function(
+        self, function: values.OnnxFunction[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        signature = function.op_signature
+        assert signature is not None, f"{function.name} has no signature"
+        inputs, attributes = bind_arguments(signature, args, kwargs)
+        if function.traceable:
+            binding = bind_types(inputs)
+            named = {parameter.name: self._operand(parameter, value, binding) for parameter, value in inputs}
+            return function.function(**named, **attributes)
+        self.functions[function.name] = function
+        return self._record(signature, inputs, attributes, len(signature.outputs))
+
+    def call(
+        self, operator: str, *inputs: ir.Value | None, outputs: int = 1, domain: str = "", **attributes: Any
+    ) -> list[ir.Value]:
+        """Record a node that no schema describes well: one with subgraphs, or of a domain of its own."""
+        node = ir.Node(
+            domain,
+            operator,
+            inputs,
+            ir.convenience.convert_attributes(attributes),
+            outputs=[RecordedValue() for _ in range(outputs)],
+        )
+        self.nodes.append(node)
+        return list(node.outputs)
+
+    def constant(self, value: Any, data_type: ir.DataType) -> ir.Value:
+        """The value of a ``Constant`` node."""
+        # repr tells 0.0 from -0.0, and 1 from True.
+        key = (repr(value), data_type)
+        if key not in self._constants:
+            (self._constants[key],) = self.call("Constant", value=as_tensor(value, data_type))
+            self._constants[key].dtype = data_type
+        return self._constants[key]
+
+    def _record(self, signature: OpSignature, inputs: Inputs, attributes: Mapping[str, Any], count: int) -> Any:
+        binding = bind_types(inputs)
+        flat: list[ir.Value | None] = []
+        for parameter, argument in inputs:
+            if parameter.variadic:
+                flat += [self._tensor(parameter, item, binding) for item in argument]
+            else:
+                flat.append(self._operand(parameter, argument, binding, is_node=True))
+        while flat and flat[-1] is None:
+            flat.pop()
+        types = output_types(signature, count, binding)
+        outputs = [RecordedValue(type=None if t is None else ir.TensorType(t)) for t in types]
+        node = ir.Node(
+            signature.domain,
+            signature.name,
+            flat,
+            ir.convenience.convert_attributes(attributes),
+            outputs=outputs,
+            version=signature.since_version,
+        )
+        self.nodes.append(node)
+        return outputs[0] if count == 1 else tuple(outputs)
+
+    def _operand(self, parameter: Parameter, argument: Any, binding: Any, *, is_node: bool = False) -> Any:
+        """An input of a node or function; lists that hold values stay lists for functions, which look into them."""
+        if argument is None or isinstance(argument, ir.Value):
+            return argument
+        if is_sequence_input(parameter) and isinstance(argument, (list, tuple)):
+            return self._sequence(argument) if is_node else argument
+        if isinstance(argument, (list, tuple)) and any(isinstance(item, ir.Value) for item in argument):
+            return self._vector(parameter, argument, binding) if is_node else argument
+        return self._tensor(parameter, argument, binding)
+
+    def _tensor(self, parameter: Parameter, argument: Any, binding: Any) -> ir.Value | None:
+        if argument is None or isinstance(argument, ir.Value):
+            return argument
+        if isinstance(argument, ir.TensorProtocol):
+            (value,) = self.call("Constant", value=argument)
+            value.dtype = argument.dtype
+            return value
+        return self.constant(argument, element_type(parameter, argument, binding))
+
+    def _sequence(self, items: Sequence[Any]) -> ir.Value:
+        return self.call("SequenceConstruct", *items)[0] if items else self.call("SequenceEmpty")[0]
+
+    def _vector(self, parameter: Parameter, items: Sequence[Any], binding: Any) -> ir.Value:
+        """``[n, 3]`` with a value ``n`` inside, as one tensor."""
+        data_type = element_type(parameter, items, binding)
+        minus_one = self.constant([-1], ir.DataType.INT64)
+        parts = [
+            self.call("Reshape", item, minus_one)[0] if isinstance(item, ir.Value) else self.constant([item], data_type)
+            for item in items
+            if item is not None
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        (joined,) = self.call("Concat", *parts, axis=0)
+        joined.dtype = data_type
+        return joined
+
+
+def bind_arguments(
+    signature: OpSignature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Inputs, dict[str, Any]]:
+    """Tell inputs from attributes; attributes that are not given, or ``None``, keep the op's own default."""
+    inputs: Inputs = []
+    attributes: dict[str, Any] = {}
+    remaining = list(args)
+    for parameter in signature.params:
+        if isinstance(parameter, Parameter) and parameter.variadic:
+            inputs.append((parameter, tuple(remaining)))
+            remaining = []
+            continue
+        given = remaining.pop(0) if remaining else kwargs.get(parameter.name)
+        if isinstance(parameter, Parameter):
+            inputs.append((parameter, given))
+        elif given is not None:
+            attributes[parameter.name] = _attribute(parameter, given)
+        elif parameter.default is not None and signature.domain != "":
+            attributes[parameter.name] = parameter.default.value
+    return inputs, attributes
+
+
+def _attribute(parameter: AttributeParameter, value: Any) -> Any:
+    if isinstance(value, ir.Attr):
+        value = value.value
+    if parameter.type is ir.AttributeType.FLOAT and isinstance(value, int):
+        return float(value)
+    return int(value) if isinstance(value, bool) else value
+
+
+def _signature(schema: onnx.defs.OpSchema) -> OpSignature:
+    return _signature_of(schema.name, schema.since_version, schema.domain)
+
+
+@cache
+def _signature_of(name: str, version: int, domain: str) -> OpSignature:
+    return OpSignature.from_op_schema(onnx.defs.get_schema(name, version, domain))
+
+
+def _told_type(name: str, attributes: Mapping[str, Any]) -> ir.DataType | None:
+    """The element type of a result that an attribute decides."""
+    if name == "Cast":
+        return ir.DataType(attributes["to"])
+    if name in ("Constant", "ConstantOfShape") and "value" in attributes:
+        data_type: ir.DataType = attributes["value"].dtype
+        return data_type
+    if name == "Constant":
+        return ir.DataType.INT64 if {"value_int", "value_ints"} & attributes.keys() else ir.DataType.FLOAT
+    return None
+
+
+def _output_count(signature: OpSignature, attributes: Mapping[str, Any]) -> int:
+    if signature.domain == "" and signature.name == "BatchNormalization" and not attributes.get("training_mode"):
+        return 1
+    if signature.domain == "" and signature.name == "Split":
+        return int(attributes["num_outputs"])
+    return len(signature.outputs)

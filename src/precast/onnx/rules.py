@@ -1,0 +1,128 @@
+"""Which function translates which operator: ours first, then onnxscript's torchlib; the user's before all.
+
+A rule is a function over ONNX values and Python constants that calls onnxscript's ops. Ours are added with one
+decorator in the file of their family:
+
+    @rule("aten::relu")
+    def relu(x: Value) -> Value:
+        return op.Relu(x)
+"""
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeVar
+
+import onnxscript.function_libs.torch_lib.ops  # noqa: F401  (fills torchlib's registry)
+import torch
+from onnxscript.function_libs.torch_lib.registration import default_registry as torchlib
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+Translations = Mapping[Any, Callable[..., Any]]
+"""Operators (``torch.ops.mine.twice.default``) and the functions that say them in ONNX."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one operator is translated, and whose work the translation is."""
+
+    function: Callable[..., Any] = field(repr=False)
+    source: str
+    name: str
+    since: int = 18
+
+
+# Rules of torchlib that give wrong results; the operators are taken apart instead.
+_DISTRUSTED = {
+    "aten::_native_batch_norm_legit_functional": "the updated variance is not the unbiased one",
+    "aten::_native_batch_norm_legit": "the updated variance is not the unbiased one",
+    "aten::_native_batch_norm_legit.no_stats": "the saved statistics differ",
+    "aten::native_batch_norm": "the updated variance is not the unbiased one",
+}
+
+_ours: dict[tuple[str, int], Rule] = {}
+
+
+def rule(*names: str, since: int = 18) -> Callable[[_Function], _Function]:
+    """Register a translation for operators by name, for opset ``since`` and newer; there can be only one of each."""
+
+    def register(function: _Function) -> _Function:
+        for name in names:
+            assert (name, since) not in _ours, f"{name} has a rule for opset {since} already"
+            _ours[name, since] = Rule(function, "precast", function.__name__, since)
+        return function
+
+    return register
+
+
+def operator_name(target: object) -> str:
+    """``aten::add.Tensor`` for an overload, ``aten::relu`` for a default one; ``operator::add`` for Python's own."""
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target.name())
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"higher_order::{target.name()}"
+    module = {operator.__name__: "operator", "_operator": "operator", math.__name__: "math"}.get(
+        getattr(target, "__module__", "") or "", "torch"
+    )
+    return f"{module}::{getattr(target, '__name__', str(target))}"
+
+
+@dataclass(frozen=True)
+class RuleTable:
+    """The rules that hold for one export."""
+
+    opset: int
+    custom: Translations = field(default_factory=dict)
+
+    def find(self, target: object, *, is_complex: bool = False) -> Rule | None:
+        """The translation of an operator, or ``None``."""
+        if target in self.custom:
+            function = self.custom[target]
+            return Rule(function, "custom", getattr(function, "__name__", str(function)))
+        name = operator_name(target)
+        ours = None if is_complex else self._newest(name)
+        return ours or _from_torchlib(name, is_complex=is_complex)
+
+    def opset_for(self, target: object) -> int | None:
+        """The first newer opset that has a translation for an operator which this one cannot say."""
+        name = operator_name(target)
+        later = [since for (known, since) in _ours if known == name and since > self.opset]
+        return min(later, default=None)
+
+    def _newest(self, name: str) -> Rule | None:
+        fitting = [found for (known, since), found in _ours.items() if known == name and since <= self.opset]
+        return max(fitting, key=lambda found: found.since, default=None)
+
+    def overloads(self) -> Iterator[torch._ops.OpOverload]:
+        """Every overload of an installed operator that has a translation."""
+        names = {name for name, since in _ours if since <= self.opset}
+        for name in names | (set(torchlib) - set(_DISTRUSTED)):
+            found = _overload(name)
+            if found is not None:
+                yield found
+        yield from (target for target in self.custom if isinstance(target, torch._ops.OpOverload))
+
+
+def _from_torchlib(name: str, *, is_complex: bool) -> Rule | None:
+    if name not in torchlib or name in _DISTRUSTED:
+        return None
+    candidates = torchlib[name].complex if is_complex else torchlib[name].overloads
+    return Rule(candidates[0], "torchlib", candidates[0].name) if candidates else None
+
+
+def _overload(name: str) -> torch._ops.OpOverload | None:
+    qualified, _, overload = name.partition(".")
+    namespace, _, short = qualified.partition("::")
+    # Some overloads exist for TorchScript alone.
+    if name not in _dispatched():
+        return None
+    found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
+    return found
+
+
+@cache
+def _dispatched() -> frozenset[str]:
+    return frozenset(torch._C._dispatch_get_all_op_names())

@@ -1,0 +1,89 @@
+"""Models on disk: whole or not at all, with the weights beside the file where it would grow too large."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import onnx_ir as ir
+
+from precast.errors import InputValueError, OnnxError, OptionError
+from precast.onnx.session import IN_MEMORY_LIMIT, weight_bytes
+from precast.onnx.weights import missing_in
+
+ExternalData = bool | Literal["auto"]
+
+
+def check_destination(path: str | os.PathLike[str]) -> Path:
+    """Refuse a place that cannot be written to, before any work is done."""
+    destination = Path(path)
+    folder = destination.absolute().parent
+    if destination.is_dir():
+        raise _unwritable(destination, "it is a folder")
+    if not folder.is_dir():
+        raise _unwritable(destination, f"the folder {folder} does not exist")
+    if not os.access(folder, os.W_OK):
+        raise _unwritable(destination, f"the folder {folder} cannot be written to")
+    return destination
+
+
+def _unwritable(destination: Path, why: str) -> InputValueError:
+    return InputValueError(
+        f"The model cannot be written to {destination}.",
+        why=why,
+        fix="Name a file in a folder that exists and is yours.",
+    )
+
+
+def save_model(model: ir.Model, path: str | os.PathLike[str], *, external_data: ExternalData = "auto") -> None:
+    """Write the model; weights go to ``<name>.data`` beside it on demand, or when one file cannot hold them.
+
+    The files appear when they are complete; what was there before stays until then.
+    """
+    destination = check_destination(path)
+    data_name = f"{destination.name}.data"
+    is_external = is_external_data(model, external_data)
+    folder = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.absolute().parent))
+    try:
+        ir.save(_writable(model), folder / destination.name, external_data=data_name if is_external else None)
+        if is_external:
+            os.replace(folder / data_name, destination.with_name(data_name))
+        os.replace(folder / destination.name, destination)
+    except OSError as error:
+        raise OnnxError(
+            f"Writing {destination} failed.",
+            why=str(error),
+            fix="Free space or choose another place; no half-written file was left behind.",
+        ) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_external_data(model: ir.Model, wanted: ExternalData) -> bool:
+    """Whether the weights get a file of their own."""
+    if wanted not in (True, False, "auto"):
+        raise OptionError(
+            f"external_data is {wanted!r}.", why="it says where weights are stored", fix='Pass True, False or "auto".'
+        )
+    is_large = weight_bytes(model) >= IN_MEMORY_LIMIT
+    if is_large and wanted is False:
+        raise OnnxError(
+            f"The weights take {weight_bytes(model):,} bytes, too much for one file.",
+            why="an ONNX file is a protobuf message, which holds less than 2 GB",
+            fix='Leave external_data="auto": the weights then lie beside the file.',
+        )
+    return is_large if wanted == "auto" else bool(wanted)
+
+
+def _writable(model: ir.Model) -> ir.Model:
+    """The model, or where weights are missing a copy in which they are inputs, so that the structure can be written."""
+    missing = missing_in(model)
+    if not missing:
+        return model
+    copy = model.clone()
+    for name in missing:
+        value = copy.graph.initializers.pop(name)
+        value.const_value = None
+        copy.graph.inputs.append(value)
+    return copy

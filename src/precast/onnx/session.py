@@ -1,0 +1,102 @@
+"""Models in onnxruntime: how they are opened and fed."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from precast.errors import OnnxError, ToolMissingError
+from precast.onnx.weights import missing_in, missing_weights
+
+IN_MEMORY_LIMIT = 1_500_000_000
+"""Bytes of weights above which a model is handed over as files: protobuf holds less than 2 GB."""
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """The size of all initializers."""
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+class SessionError(OnnxError):
+    """onnxruntime refuses a model."""
+
+
+class Session:
+    """A model ready to run on the CPU."""
+
+    def __init__(self, model: ir.Model) -> None:
+        if missing := missing_in(model):
+            raise missing_weights(missing)
+        self._input_names = [str(value.name) for value in model.graph.inputs]
+        self._session = _open(model)
+        self._used = {argument.name for argument in self._session.get_inputs()}
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """All outputs of the model, in order."""
+        feed = {
+            name: _array(tensor) for name, tensor in zip(self._input_names, inputs, strict=True) if name in self._used
+        }
+        return [torch.as_tensor(array) for array in self._session.run(None, feed)]
+
+
+def _open(model: ir.Model) -> Any:
+    runtime = import_onnxruntime()
+    options = runtime.SessionOptions()
+    # Warnings about initializers that a fused pattern no longer needs would alarm without cause.
+    options.log_severity_level = 3
+    if weight_bytes(model) < IN_MEMORY_LIMIT:
+        return _checked_session(runtime, ir.to_proto(model).SerializeToString(), options)
+    with tempfile.TemporaryDirectory(prefix="precast-onnx-") as folder:
+        path = Path(folder, "model.onnx")
+        ir.save(model, path, external_data="model.onnx.data")
+        return _checked_session(runtime, path, options)
+
+
+def _checked_session(runtime: Any, source: Any, options: Any) -> Any:
+    # Its errors have no common class but RuntimeError and Exception itself.
+    failures = runtime.capi.onnxruntime_pybind11_state
+    try:
+        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except (failures.InvalidGraph, failures.Fail, failures.InvalidArgument, failures.NotImplemented) as error:
+        raise SessionError(
+            "onnxruntime does not take the model.",
+            why=str(error),
+            fix="Export with another opset, or give other rules in custom_translation_table.",
+        ) from error
+
+
+def import_onnxruntime() -> Any:
+    """The onnxruntime package, or an error that says how to get it."""
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError:
+        raise ToolMissingError(
+            "onnxruntime is not installed.",
+            why="an ONNX model runs in it",
+            fix="Install onnxruntime, or do without running: save() needs no runtime.",
+        ) from None
+    return onnxruntime
+
+
+def has_onnxruntime() -> bool:
+    """Whether models can be run here."""
+    try:
+        import_onnxruntime()
+    except ToolMissingError:
+        return False
+    return True
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.detach().cpu().contiguous().numpy()
+    except TypeError:
+        raise OnnxError(
+            f"A tensor of {tensor.dtype} cannot be handed to onnxruntime.",
+            why="numpy, which carries tensors there, has no such type",
+            fix="Let the model take float32 and convert inside.",
+        ) from None

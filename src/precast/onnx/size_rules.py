@@ -1,0 +1,182 @@
+"""Arithmetic on sizes: symbolic integers are scalars of int64, symbolic floats scalars of float64."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from precast.onnx.opsets import op
+from precast.onnx.rules import rule
+
+_INT, _FLOAT = ir.DataType.INT64, ir.DataType.DOUBLE
+
+
+def _is_float(value: Any) -> bool:
+    return value.dtype == _FLOAT if isinstance(value, ir.Value) else isinstance(value, float)
+
+
+def _alike(x: Any, y: Any) -> tuple[Any, Any]:
+    """Both as floats where one is."""
+    if _is_float(x) or _is_float(y):
+        return _as(x, _FLOAT), _as(y, _FLOAT)
+    return x, y
+
+
+def _as(x: Any, data_type: ir.DataType) -> Any:
+    if not isinstance(x, ir.Value):
+        return op.Constant(value=ir.tensor(x, dtype=data_type))
+    return x if x.dtype == data_type else op.Cast(x, to=data_type)
+
+
+@rule("operator::add")
+def add(x: Any, y: Any) -> Any:
+    return op.Add(*_alike(x, y))
+
+
+@rule("operator::sub")
+def sub(x: Any, y: Any) -> Any:
+    return op.Sub(*_alike(x, y))
+
+
+@rule("operator::mul")
+def mul(x: Any, y: Any) -> Any:
+    return op.Mul(*_alike(x, y))
+
+
+@rule("operator::truediv", "torch::sym_truediv")
+def truediv(x: Any, y: Any) -> Any:
+    return op.Div(_as(x, _FLOAT), _as(y, _FLOAT))
+
+
+@rule("operator::floordiv")
+def floordiv(x: Any, y: Any) -> Any:
+    x, y = _alike(x, y)
+    if _is_float(x):
+        return op.Floor(op.Div(x, y))
+    # ONNX divides towards zero, Python towards minus infinity; what is left after the remainder divides evenly.
+    return op.Div(op.Sub(x, op.Mod(x, y)), y)
+
+
+@rule("operator::mod")
+def mod(x: Any, y: Any) -> Any:
+    return op.Mod(*_alike(x, y))
+
+
+@rule("operator::neg")
+def neg(x: Any) -> Any:
+    return op.Neg(x)
+
+
+@rule("operator::pow")
+def power(x: Any, y: Any) -> Any:
+    return op.Pow(*_alike(x, y))
+
+
+@rule("operator::eq")
+def equal(x: Any, y: Any) -> Any:
+    return op.Equal(*_alike(x, y))
+
+
+@rule("operator::ne")
+def not_equal(x: Any, y: Any) -> Any:
+    return op.Not(op.Equal(*_alike(x, y)))
+
+
+@rule("operator::lt")
+def less(x: Any, y: Any) -> Any:
+    return op.Less(*_alike(x, y))
+
+
+@rule("operator::le")
+def less_or_equal(x: Any, y: Any) -> Any:
+    return op.LessOrEqual(*_alike(x, y))
+
+
+@rule("operator::gt")
+def greater(x: Any, y: Any) -> Any:
+    return op.Greater(*_alike(x, y))
+
+
+@rule("operator::ge")
+def greater_or_equal(x: Any, y: Any) -> Any:
+    return op.GreaterOrEqual(*_alike(x, y))
+
+
+@rule("operator::and_")
+def both(x: Any, y: Any) -> Any:
+    return op.And(x, y)
+
+
+@rule("operator::or_")
+def either(x: Any, y: Any) -> Any:
+    return op.Or(x, y)
+
+
+@rule("torch::sym_not")
+def sym_not(x: Any) -> Any:
+    return op.Not(x)
+
+
+@rule("torch::sym_float")
+def sym_float(x: Any) -> Any:
+    return _as(x, _FLOAT)
+
+
+@rule("torch::sym_int", "math::trunc")
+def sym_int(x: Any) -> Any:
+    return _as(x, _INT)
+
+
+@rule("math::floor")
+def floor(x: Any) -> Any:
+    return op.Cast(op.Floor(_as(x, _FLOAT)), to=_INT)
+
+
+@rule("math::ceil")
+def ceil(x: Any) -> Any:
+    return op.Cast(op.Ceil(_as(x, _FLOAT)), to=_INT)
+
+
+@rule("torch::sym_max")
+def sym_max(x: Any, y: Any) -> Any:
+    return op.Max(*_alike(x, y))
+
+
+@rule("torch::sym_min")
+def sym_min(x: Any, y: Any) -> Any:
+    return op.Min(*_alike(x, y))
+
+
+@rule("torch::sym_ite")
+def sym_ite(condition: Any, x: Any, y: Any) -> Any:
+    return op.Where(condition, *_alike(x, y))
+
+
+@rule("torch::sym_sum")
+def sym_sum(terms: Sequence[Any]) -> Any:
+    total = terms[0]
+    for term in terms[1:]:
+        total = add(total, term)
+    return total
+
+
+@rule("torch::_sym_sqrt", "torch::sym_sqrt")
+def sym_sqrt(x: Any) -> Any:
+    return op.Sqrt(_as(x, _FLOAT))
+
+
+@rule("aten::sym_numel")
+def sym_numel(x: Any) -> Any:
+    return op.Size(x)
+
+
+@rule("aten::sym_size.int")
+def sym_size(x: Any, dim: int) -> Any:
+    position = dim if dim >= 0 else dim + len(x.shape)
+    return op.Squeeze(op.Shape(x, start=position, end=position + 1))
+
+
+@rule("operator::getitem")
+def item_of_sequence(sequence: Any, position: int) -> Any:
+    """Of a sequence value; the items of tuples are found without a rule."""
+    return op.SequenceAt(sequence, position)

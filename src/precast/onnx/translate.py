@@ -1,0 +1,305 @@
+"""From a functional program to an ONNX model, node by node.
+
+Before: ``linear: f32[s0, 4] = aten.linear(x, p_weight, p_bias); return (linear,)``
+After:  ``linear = Gemm(x, weight, bias, transB=1)`` over the named size ``batch``, with the weights as initializers
+"""
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import torch
+from onnxscript import evaluator
+from torch import fx
+
+from precast._version import __version__
+from precast.errors import OnnxError, OnnxRuleError
+from precast.ir.node_meta import has_value, source_line_of, value_of
+from precast.ir.program import Program
+from precast.ir.signature import ConstantArgument, InputKind, InputSpec, OutputKind
+from precast.onnx.element_types import data_type_of, real_data_type_of
+from precast.onnx.promotion import keeps_dtype, operand_dtype
+from precast.onnx.recorded_value import RecordedValue
+from precast.onnx.recorder import Recorder
+from precast.onnx.rules import Rule, RuleTable, operator_name
+from precast.onnx.sizes import SizeNames
+from precast.onnx.weights import TorchWeight
+
+BASE_OPSET = 18
+"""Torchlib speaks this opset; models for newer ones are converted afterwards."""
+
+
+@dataclass(frozen=True)
+class RuleUse:
+    """How one operator of the program was said in ONNX, and where the user called it."""
+
+    node: str
+    operator: str
+    rule: str
+    source: str
+    onnx_operators: tuple[str, ...]
+    at: str | None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A model, how it came about, and which of its outputs are the user's (the others are updated state)."""
+
+    model: ir.Model
+    uses: tuple[RuleUse, ...]
+    updates: tuple[str, ...]
+
+
+def translate(program: Program, rules: RuleTable, *, name: str = "main") -> Translation:
+    """Build the model; an error lists every operator without a rule."""
+    check_rules(program.module, rules)
+    builder = GraphBuilder(program.module, rules, SizeNames(program.sizes))
+    graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": BASE_OPSET})
+    _add_inputs(program, builder, graph)
+    graph.extend(builder.run())
+    updates = _add_outputs(program, builder, graph)
+    model = ir.Model(
+        graph,
+        ir_version=onnx.helper.OP_SET_ID_VERSION_MAP["ai.onnx", rules.opset],
+        producer_name="precast",
+        producer_version=__version__,
+        functions=[ir.from_proto(function.to_function_proto()) for function in builder.functions],
+    )
+    return Translation(model, tuple(builder.uses), tuple(updates))
+
+
+def check_rules(module: fx.GraphModule, rules: RuleTable) -> None:
+    """Refuse a program with operators that nothing translates, naming all of them."""
+    missing = {operator_name(node.target): node for node in untranslatable(module, rules)}
+    if not missing:
+        return
+    later = {name: rules.opset_for(node.target) for name, node in missing.items()}
+    lines = [f"{name} ({source_line_of(node) or 'no line known'})" for name, node in missing.items()]
+    newer = max((since for since in later.values() if since), default=None)
+    if newer and all(later.values()):
+        raise OnnxError(
+            f"Opset {rules.opset} is too old for {', '.join(lines)}.",
+            why=f"these operators came with opset {newer}",
+            fix=f"Export with opset={newer}.",
+        )
+    raise OnnxRuleError(
+        f"{len(missing)} operators have no translation to ONNX: {'; '.join(lines)}.",
+        why="neither torchlib nor Precast has a rule for them, and they cannot be taken apart into others",
+        fix="Give rules in custom_translation_table={torch.ops.…: function}, or rewrite the model without them.",
+    )
+
+
+def untranslatable(module: fx.GraphModule, rules: RuleTable) -> Iterator[fx.Node]:
+    """The calls that have no rule, in subgraphs too."""
+    for child in module.children():
+        if isinstance(child, fx.GraphModule):
+            yield from untranslatable(child, rules)
+    for node in module.graph.nodes:
+        if node.op == "call_function" and _rule(node, rules) is None:
+            yield node
+
+
+def _line(node: fx.Node) -> str | None:
+    line = source_line_of(node)
+    return str(line) if line else None
+
+
+def _rule(node: fx.Node, rules: RuleTable) -> Rule | None:
+    return rules.find(node.target, is_complex=any(map(_is_complex, node.all_input_nodes)))
+
+
+def _is_complex(node: fx.Node) -> bool:
+    value = value_of(node) if has_value(node) else None
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+class GraphBuilder:
+    """Translates one fx graph; ``values`` maps what its nodes give to ONNX values."""
+
+    def __init__(
+        self, module: fx.GraphModule, rules: RuleTable, sizes: SizeNames, *, outer: "GraphBuilder | None" = None
+    ) -> None:
+        self.module = module
+        self.rules = rules
+        self.sizes = sizes
+        self.values: dict[fx.Node, Any] = {}
+        self.recorder = Recorder()
+        self.prefix: str = "" if outer is None else f"{outer.prefix}{outer.current}."
+        self.uses: list[RuleUse] = [] if outer is None else outer.uses
+        self._functions: dict[str, Any] = {} if outer is None else outer._functions
+        self.current: str = ""
+
+    @property
+    def functions(self) -> list[Any]:
+        return list(self._functions.values())
+
+    def run(self) -> list[ir.Node]:
+        """The nodes of the whole graph, in order."""
+        nodes: list[ir.Node] = []
+        with evaluator.default_as(self.recorder):
+            for node in self.module.graph.nodes:
+                if node.op == "call_function":
+                    nodes += self._translate(node)
+                elif node.op == "get_attr":
+                    self.values[node] = getattr(self.module, node.target)
+        return nodes
+
+    def result(self, argument: Any) -> Any:
+        """What a result of the graph is in ONNX."""
+        return self.values[argument] if isinstance(argument, fx.Node) else argument
+
+    def _translate(self, node: fx.Node) -> list[ir.Node]:
+        if node.target is operator.getitem and isinstance(self.result(node.args[0]), tuple):
+            self.values[node] = self.result(node.args[0])[node.args[1]]
+            return []
+        found = _rule(node, self.rules)
+        assert found is not None, "checked before"
+        self.current = node.name
+        result = self._call(found, node)
+        nodes = self.recorder.take_nodes()
+        self._functions |= self.recorder.functions
+        self._check_versions(node, nodes)
+        self._describe(node, result)
+        self.values[node] = tuple(result) if isinstance(result, (list, tuple)) else result
+        operators = tuple(each.op_type for each in nodes)
+        name = operator_name(node.target)
+        self.uses.append(RuleUse(node.name, name, found.name, found.source, operators, _line(node)))
+        return nodes
+
+    def _call(self, rule: Rule, node: fx.Node) -> Any:
+        dtype = operand_dtype(node)
+        args = [self._operand(arg, None if keeps_dtype(node, i) else dtype) for i, arg in enumerate(node.args)]
+        kwargs = {name: self._operand(arg, None) for name, arg in node.kwargs.items()}
+        if "dtype" in kwargs and kwargs["dtype"] is None:
+            # Torchlib's way to say that no dtype was given.
+            kwargs["dtype"] = -1
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and rule.source == "precast":
+            return rule.function(self, *args, **kwargs)
+        return rule.function(*args, **kwargs)
+
+    def _operand(self, argument: Any, dtype: torch.dtype | None) -> Any:
+        """A node's argument as rules take it: values, and Python constants."""
+        if isinstance(argument, (list, tuple)):
+            return [self._operand(item, dtype) for item in argument]
+        if isinstance(argument, fx.Node):
+            value = self.values[argument]
+            return value if dtype is None else self._cast(value, dtype)
+        if isinstance(argument, (torch.device, torch.layout, torch.memory_format)):
+            return str(argument)
+        if isinstance(argument, torch.dtype):
+            return int(real_data_type_of(argument, what=f"The result of {self.current}"))
+        return argument
+
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+        wanted = data_type_of(dtype, what=f"An operand of {self.current}")
+        if not isinstance(value, ir.Value) or value.dtype in (None, wanted):
+            return value
+        (cast,) = self.recorder.call("Cast", value, to=int(wanted))
+        cast.dtype, cast.shape = wanted, value.shape
+        return cast
+
+    def _describe(self, node: fx.Node, result: Any) -> None:
+        """Give the results the names, types and sizes that tracing knows."""
+        expected = value_of(node) if has_value(node) else None
+        if isinstance(result, ir.Value):
+            # A rule may hand an input through: that one has a name already.
+            if result.producer() is not None and result.name is None:
+                result.name = f"{self.prefix}{node.name}"
+            self.set_type(result, expected)
+        elif isinstance(result, (list, tuple)):
+            expectations = expected if isinstance(expected, (list, tuple)) else [expected]
+            for number, (value, one) in enumerate(zip(result, expectations, strict=False)):
+                if isinstance(value, ir.Value):
+                    value.name = value.name or f"{self.prefix}{node.name}__{number}"
+                    self.set_type(value, one)
+
+    def set_type(self, value: ir.Value, expected: object) -> None:
+        """Say of a value what tracing knows of it."""
+        if isinstance(expected, torch.Tensor):
+            value.dtype = real_data_type_of(expected.dtype, what=f"The value {value.name}")
+            value.shape = self.sizes.shape([*expected.shape, *([2] if expected.is_complex() else [])])
+        elif isinstance(expected, (torch.SymInt, int, torch.SymBool, torch.SymFloat, float)):
+            value.shape = ir.Shape([])
+            if isinstance(expected, (torch.SymInt, torch.SymBool, torch.SymFloat)):
+                types = {torch.SymInt: ir.DataType.INT64, torch.SymBool: ir.DataType.BOOL}
+                value.dtype = types.get(type(expected), ir.DataType.DOUBLE)
+
+    def _check_versions(self, node: fx.Node, nodes: Sequence[ir.Node]) -> None:
+        newer = {
+            each.op_type: each.version for each in nodes if each.domain == "" and (each.version or 0) > self.rules.opset
+        }
+        if newer:
+            name, version = max(newer.items(), key=lambda item: item[1] or 0)
+            raise OnnxError(
+                f"Opset {self.rules.opset} is too old for {operator_name(node.target)}.",
+                why=f"its rule uses {name}, which came with opset {version}",
+                fix=f"Export with opset={version} or newer.",
+                at=_line(node),
+            )
+
+
+def _add_inputs(program: Program, builder: GraphBuilder, graph: ir.Graph) -> None:
+    """The user's inputs first; then weights, as initializers and not as inputs."""
+    pairs = list(zip(program.signature.inputs, program.placeholders, strict=True))
+    for spec, node in pairs:
+        if spec.kind is InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument):
+            value = RecordedValue(name=node.name)
+            expected = value_of(node)
+            if isinstance(expected, torch.Tensor):
+                data_type_of(expected.dtype, what=f"The input {node.name}")
+            builder.set_type(value, expected)
+            builder.values[node] = value
+            graph.inputs.append(value)
+        elif isinstance(spec.arg, ConstantArgument):
+            builder.values[node] = spec.arg.value
+    for spec, node in pairs:
+        if spec.kind is not InputKind.USER_INPUT:
+            _add_weight(spec, node, program.state, builder, graph)
+
+
+def _add_weight(
+    spec: InputSpec, node: fx.Node, state: Mapping[str, torch.Tensor], builder: GraphBuilder, graph: ir.Graph
+) -> None:
+    assert spec.target is not None, f"state input {node.name} has no name"
+    if not node.users:
+        return
+    weight = TorchWeight(state[spec.target], spec.target)
+    value = RecordedValue(name=spec.target, const_value=weight, type=ir.TensorType(weight.dtype))
+    value.shape = ir.Shape(list(weight.tensor.shape))
+    builder.values[node] = value
+    graph.register_initializer(value)
+
+
+def _add_outputs(program: Program, builder: GraphBuilder, graph: ir.Graph) -> list[str]:
+    """The user's tensors first, then what the program updates; gives the names of the latter."""
+    specs = list(zip(program.signature.outputs, program.results, strict=True))
+    users = [(spec, result) for spec, result in specs if spec.kind is OutputKind.USER_OUTPUT]
+    updates = [(spec, result) for spec, result in specs if spec.kind is not OutputKind.USER_OUTPUT]
+    names: list[str] = []
+    for spec, result in [*users, *updates]:
+        if not isinstance(result, fx.Node):
+            continue
+        value = builder.result(result)
+        expected = value_of(result)
+        if isinstance(expected, torch.Tensor):
+            data_type_of(expected.dtype, what=f"The output {result.name}", at=_line(result))
+        if not isinstance(value, ir.Value):
+            continue
+        own = as_own_output(value, graph)
+        if spec.kind is not OutputKind.USER_OUTPUT:
+            own.name = f"updated_{spec.target}"
+            names.append(own.name)
+        graph.outputs.append(own)
+    return names
+
+
+def as_own_output(value: ir.Value, graph: ir.Graph) -> ir.Value:
+    """``value``, or a copy of it where it is an input, a weight or an output already."""
+    if value.producer() is not None and value not in graph.outputs:
+        return value
+    copy = RecordedValue(name=f"{value.name}_copy_{len(graph.outputs)}", type=value.type, shape=value.shape)
+    graph.append(ir.Node("", "Identity", [value], outputs=[copy]))
+    return copy
