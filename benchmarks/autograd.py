@@ -76,7 +76,9 @@ def bert() -> None:
     compiled = aot_module(model, nop)
     start = time.perf_counter()
     compiled(input_ids=tokens)
-    print(f"BERT-base for training: {time.perf_counter() - start - eager:.2f} s, without the forward's own {eager:.2f} s")
+    print(
+        f"BERT-base for training: {time.perf_counter() - start - eager:.2f} s, without the forward's own {eager:.2f} s"
+    )
 
 
 if __name__ == "__main__":

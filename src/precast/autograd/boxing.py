@@ -35,4 +35,9 @@ def make_boxed_compiler(compiler: Compiler) -> Compiler:
 
 def as_boxed(compiled: Compiled) -> BoxedCall:
     """Whatever a compiler returned, as a function of one list."""
-    return compiled if getattr(compiled, "_boxed_call", False) else make_boxed_func(compiled)
+    if getattr(compiled, "_boxed_call", False):
+        return compiled
+    if isinstance(compiled, fx.GraphModule) and not (compiled._forward_hooks or compiled._forward_pre_hooks):
+        # What a module does around its forward takes longer than a small graph.
+        return lambda inputs: compiled.forward(*inputs)
+    return make_boxed_func(compiled)

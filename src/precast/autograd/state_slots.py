@@ -45,7 +45,7 @@ class ModuleSlots:
 
     def is_current(self) -> bool:
         """Whether the modules still have the children and the tensors that were found."""
-        return (
+        return not self.modules or (
             all(tuple(owner.values()) == children for owner, children in self._children)
             and all(len(owner) == length for owner, length in self._lengths)
             and all(owner.get(name) is not None for owner, name in self._slots)

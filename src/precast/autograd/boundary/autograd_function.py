@@ -91,23 +91,24 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
     constant = [i for i in range(count) if not graphs.differentiable[i] and not graphs.opaque[i]]
     with_tangent = [i for i in range(count) if graphs.differentiable[i]]
     orders, relevant = graphs.tangent_orders, graphs.relevant
+    sizes_start, is_plain, is_random = count + saved_count, not special and not constant, graphs.is_random
 
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            if graphs.is_random:
+            if is_random:
                 ctx.random_state = torch.get_rng_state()
             ctx.primals = inputs
             ctx.versions = [inputs[i]._version for i in relevant]
-            outputs = forward_graph(list(inputs))
+            outputs = forward_graph([*inputs])
+            ctx.save_for_backward(*outputs[count:sizes_start])
+            ctx.sizes = outputs[sizes_start:]
+            if is_plain:
+                return tuple(outputs[:count])
             results = list(outputs[:count])
-            ctx.save_for_backward(*outputs[count : count + saved_count])
-            ctx.sizes = outputs[count + saved_count :]
             for i in special:
                 results[i] = _Alias(results[i]) if graphs.opaque[i] else results[i].detach()
-            if constant:
-                tensors = [results[i] for i in constant if isinstance(results[i], torch.Tensor)]
-                ctx.mark_non_differentiable(*tensors)
+            ctx.mark_non_differentiable(*[results[i] for i in constant if isinstance(results[i], torch.Tensor)])
             return tuple(results)
 
         @staticmethod
