@@ -20,7 +20,6 @@ ROUTINE_FILES = {
     "convolution": "convolution",
     "convolution_backward_data": "convolution",
     "convolution_backward_weights": "convolution",
-    "topk": "sort",
 }
 """Which source file has a routine, where it is not the file of its own name."""
 NEEDS_ONEDNN = frozenset({"matmul", "convolution", "convolution_backward_data", "convolution_backward_weights"})

@@ -73,7 +73,7 @@ struct strided {
 
 // Routines take inputs, outputs and numbers, each as documented where it is defined.
 using routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers);
-routine convolution, convolution_backward_data, convolution_backward_weights, scan, sort, topk;
+routine convolution, convolution_backward_data, convolution_backward_weights, scan, sort;
 
 int32_t call_fallback(const frame& frame, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
                       const precast_tensor* outputs, size_t output_count);

@@ -38,11 +38,11 @@ inline To cast(From value) {
 // NaN wins, as in torch.maximum and torch.minimum.
 template <class T>
 inline T maximum(T a, T b) {
-    return (a > b) | (a != a) ? a : b;
+    return (a >= b) | (a != a) ? a : b;
 }
 template <class T>
 inline T minimum(T a, T b) {
-    return (a < b) | (a != a) ? a : b;
+    return (a <= b) | (a != a) ? a : b;
 }
 
 // Half precision is combined in single precision and rounded each time, as eager does.

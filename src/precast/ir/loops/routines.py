@@ -48,9 +48,35 @@ def _convolution_backward_weights(inputs: Tensors, shapes: Shapes, numbers: Sequ
     return torch.ops.aten.convolution_backward(gradient, source, weights, None, *geometry, mask)[1:2]  # type: ignore[no-any-return]
 
 
+def _sort(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    dim, is_descending = numbers
+    values, places = torch.sort(inputs[0], dim=dim, descending=bool(is_descending), stable=True)
+    kept = shapes[0][dim] if shapes[0] else 1
+    return (values, places) if not values.ndim else (values.narrow(dim, 0, kept), places.narrow(dim, 0, kept))
+
+
+SCAN_KINDS = ("sum", "prod", "max", "min", "logsumexp")
+
+
+def _scan(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    dim, kind = numbers
+    (source,) = inputs
+    match SCAN_KINDS[kind]:
+        case "sum":
+            return (source.cumsum(dim, dtype=source.dtype),)
+        case "prod":
+            return (source.cumprod(dim, dtype=source.dtype),)
+        case "logsumexp":
+            return (source.logcumsumexp(dim),)
+        case extreme:
+            return tuple(source.cummax(dim) if extreme == "max" else source.cummin(dim))
+
+
 _ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
     "convolution": _convolution,
     "convolution_backward_data": _convolution_backward_data,
     "convolution_backward_weights": _convolution_backward_weights,
     "matmul": _matmul,
+    "scan": _scan,
+    "sort": _sort,
 }

@@ -1,0 +1,157 @@
+"""Operators that look for elements or put them in order: argmax, max along a dimension, sort, topk, running sums."""
+
+from __future__ import annotations
+
+import torch
+
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.index import Index, product
+from precast.ir.loops.program import Check
+from precast.ir.loops.routines import SCAN_KINDS
+from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, cast
+from precast.lower.builder import Builder, Indices, Result, broadcast_indices, element, is_floating, math_dtype
+from precast.lower.conditions import all_of, place
+from precast.lower.reduction import kept_result, reduced_dims
+from precast.lower.registry import Rule, lowering
+from precast.lower.view import reshaped_indices
+
+aten = torch.ops.aten
+
+_NOWHERE = torch.iinfo(torch.int64).max
+
+
+def _first_place(builder: Builder, source: Buffer, dims: tuple[int, ...], kind: str, result: Result) -> Buffer:
+    """Where along `dims` (counted in row-major order) the first extreme element is; NaN is more extreme than all."""
+    dtype = math_dtype(source.dtype)
+    with builder.part("peak"):
+        peak = builder.reduce(kind, source, dims, result=kept_result(source, dims, dtype))
+
+    def place_of(value: Scalar, at: Indices) -> Scalar:
+        is_peak = apply("eq", value, Load(peak, broadcast_indices(peak.shape, at)))
+        if is_floating(dtype):
+            is_peak = apply("logical_or", is_peak, apply("is_nan", value))
+        flat = IndexValue(_flat(source.shape, at, dims), "i64")
+        return apply("where", is_peak, flat, Constant(_NOWHERE, "i64"))
+
+    return builder.reduce("min", source, dims, prepare=place_of, result=result)
+
+
+def _flat(shape: Indices, at: Indices, dims: tuple[int, ...]) -> Index:
+    flat = Index(())
+    for dim in dims:
+        flat = flat * shape[dim] + at[dim]
+    return flat
+
+
+def _place_rule(kind: str) -> Rule:
+    def rule(builder: Builder, source: Buffer, dim: int | None = None, keepdim: bool = False) -> Buffer:
+        return _first_place(builder, source, reduced_dims(source, dim), kind, builder.result)
+
+    rule.__name__ = f"arg{kind}"
+    return rule
+
+
+def _extreme_rule(kind: str) -> Rule:
+    def rule(builder: Builder, source: Buffer, dim: int, keepdim: bool = False) -> tuple[Buffer, Buffer]:
+        dims = reduced_dims(source, dim)
+        values, places = builder.results
+        found = builder.reduce(kind, source, dims, result=values)
+        return found, _first_place(builder, source, dims, kind, places)
+
+    rule.__name__ = f"{kind}_along"
+    return rule
+
+
+lowering(aten.argmax.default)(_place_rule("max"))
+lowering(aten.argmin.default)(_place_rule("min"))
+lowering(aten.max.dim)(_extreme_rule("max"))
+lowering(aten.min.dim)(_extreme_rule("min"))
+
+
+@lowering(aten.sort.default)
+def sort(builder: Builder, source: Buffer, dim: int = -1, descending: bool = False) -> tuple[Buffer, ...]:
+    return builder.call("sort", [source], [dim % max(len(source.shape), 1), int(descending)])
+
+
+@lowering(aten.sort.stable)
+def stable_sort(
+    builder: Builder, source: Buffer, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[Buffer, ...]:
+    return sort(builder, source, dim, descending)
+
+
+@lowering(aten.topk.default)
+def topk(
+    builder: Builder, source: Buffer, k: int | Index, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Buffer, ...]:
+    return builder.call("sort", [source], [dim % max(len(source.shape), 1), int(largest)])
+
+
+def _converted(builder: Builder, source: Buffer, dtype: str) -> Buffer:
+    with builder.part("cast"):
+        return builder.define(lambda at: cast(Load(source, at), dtype), Result(dtype, source.shape))
+
+
+def running(builder: Builder, source: Buffer, dim: int, kind: str) -> tuple[Buffer, ...]:
+    """A running total of `kind` along `dim`, in the type of the result."""
+    dtype = builder.results[0].dtype
+    if source.dtype != dtype:
+        source = _converted(builder, source, dtype)
+    return builder.call("scan", [source], [dim % max(len(source.shape), 1), SCAN_KINDS.index(kind)])
+
+
+def _running_rule(kind: str) -> Rule:
+    def rule(builder: Builder, source: Buffer, dim: int, **_: object) -> Buffer:
+        return running(builder, source, dim, kind)[0]
+
+    rule.__name__ = f"running_{kind}"
+    return rule
+
+
+def _running_extreme_rule(kind: str) -> Rule:
+    def rule(builder: Builder, source: Buffer, dim: int) -> tuple[Buffer, ...]:
+        return running(builder, source, dim, kind)
+
+    rule.__name__ = f"running_{kind}"
+    return rule
+
+
+lowering(aten.cumsum.default)(_running_rule("sum"))
+lowering(aten.cumprod.default)(_running_rule("prod"))
+lowering(aten.logcumsumexp.default)(_running_rule("logsumexp"))
+lowering(aten.cummax.default)(_running_extreme_rule("max"))
+lowering(aten.cummin.default)(_running_extreme_rule("min"))
+
+
+@lowering(aten.masked_scatter.default)
+def masked_scatter(builder: Builder, source: Buffer, mask: Buffer, values: Buffer) -> Buffer:
+    """Chosen elements are replaced by `values` one after the other: each by as many as were chosen before it."""
+    shape = builder.result.shape
+    total = product(shape)
+
+    def is_chosen_at(at: Indices) -> Scalar:
+        return cast(Load(mask, broadcast_indices(mask.shape, at)), "bool")
+
+    with builder.part("chosen"):
+        flat = builder.define(
+            lambda at: cast(is_chosen_at(reshaped_indices(shape, (total,), at)), "i64"), Result("i64", (total,))
+        )
+        (counts,) = builder.call("scan", [flat], [0, SCAN_KINDS.index("sum")], [Result("i64", (total,))])
+        room = product(values.shape)
+        failed = builder.reduce(
+            "any", counts, (0,), prepare=lambda count, at: apply("gt", count, IndexValue(room, "i64")),
+            result=Result("bool", ()),
+        )  # fmt: skip
+    message = "masked_scatter: expected self and source to have same number of elements as the mask chooses"
+    builder.steps.append(Check(failed.name, failed, "value", message, (builder.origin,)))
+
+    def formula(at: Indices) -> Scalar:
+        is_chosen = is_chosen_at(at)
+        count = Load(counts, reshaped_indices((total,), shape, at))
+        where = place("turn", count - 1, room)
+        chosen = Load(
+            values, reshaped_indices(values.shape, (room,), (where.index,)), all_of(is_chosen, where.is_inside)
+        )
+        return apply("where", is_chosen, chosen, element(source, at, source.dtype))
+
+    return builder.define(formula)

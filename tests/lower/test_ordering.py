@@ -1,0 +1,95 @@
+"""Looking for elements and putting them in order, as eager does: ties, NaN, empty and zero-dim tensors too."""
+
+import math
+
+import pytest
+import torch
+
+from precast.ir.loops.interpreter import interpret
+from precast.lower.fuse import fuse
+from tests.lower.cases import as_tuple, check_case, floats, integers, open_cases
+from tests.lower.pipeline import lowered
+
+aten = torch.ops.aten
+
+TIES = integers(6, 9, low=0, high=4)
+SPECIAL = torch.tensor([[1.0, math.nan, 3.0, math.nan], [-math.inf, 2.0, math.inf, -0.0], [0.0, -0.0, 1.0, 1.0]])
+CASES = {}
+for name in ("argmax", "argmin"):
+    function = getattr(torch, name)
+    CASES |= {
+        f"{name}": (function, [floats(5, 7)]),
+        f"{name}_along": (lambda x, f=function: f(x, 1), [floats(5, 7)]),
+        f"{name}_columns": (lambda x, f=function: f(x, 0, keepdim=True), [floats(5, 70)]),
+        f"{name}_ties": (lambda x, f=function: f(x, 1), [TIES]),
+        f"{name}_special": (lambda x, f=function: f(x, 1), [SPECIAL]),
+        f"{name}_zero_dim": (function, [floats()]),
+        f"{name}_large": (function, [floats(300, 200)]),
+        f"{name}_bf16": (lambda x, f=function: f(x, 1), [floats(5, 7, dtype=torch.bfloat16)]),
+    }
+for name in ("max", "min", "cummax", "cummin"):
+    function = getattr(torch, name)
+    CASES |= {
+        f"{name}_along": (lambda x, f=function: tuple(f(x, 1)), [floats(5, 7)]),
+        f"{name}_special": (lambda x, f=function: tuple(f(x, 1)), [SPECIAL]),
+        f"{name}_ties": (lambda x, f=function: tuple(f(x, 0)), [TIES]),
+        f"{name}_zero_dim": (lambda x, f=function: tuple(f(x, 0)), [floats()]),
+        f"{name}_u8": (lambda x, f=function: tuple(f(x, 0)), [TIES.to(torch.uint8)]),
+    }
+for name in ("cumsum", "cumprod"):
+    function = getattr(torch, name)
+    CASES |= {
+        f"{name}": (lambda x, f=function: f(x, 1), [floats(5, 7, 3)]),
+        f"{name}_i32": (lambda x, f=function: f(x, 0), [integers(5, 7, dtype=torch.int32)]),
+        f"{name}_bool": (lambda x, f=function: f(x, 0), [TIES > 1]),
+        f"{name}_bf16": (lambda x, f=function: f(x, 1), [floats(5, 7, dtype=torch.bfloat16)]),
+        f"{name}_empty": (lambda x, f=function: f(x, 1), [floats(5, 0)]),
+        f"{name}_zero_dim": (lambda x, f=function: f(x, 0), [floats()]),
+        f"{name}_of_a_view": (lambda x, f=function: f(x.t() * 2, 0), [floats(4, 6)]),
+    }
+for descending in (False, True):
+    CASES |= {
+        f"sort_{descending}": (lambda x, d=descending: tuple(torch.sort(x, 1, descending=d)), [floats(5, 70)]),
+        f"sort_ties_{descending}": (
+            lambda x, d=descending: tuple(torch.sort(x, dim=0, descending=d, stable=True)), [TIES]),
+        f"sort_special_{descending}": (
+            lambda x, d=descending: tuple(torch.sort(x, dim=1, descending=d, stable=True)), [SPECIAL]),
+        f"topk_{descending}": (lambda x, d=descending: tuple(torch.topk(x, 3, 0, largest=d)), [floats(9, 5)]),
+    }  # fmt: skip
+CASES |= {
+    "sort_bool": (lambda x: tuple(torch.sort(x, dim=1, stable=True)), [TIES > 1]),
+    "sort_bf16": (lambda x: torch.sort(x, 1)[0], [floats(5, 7, dtype=torch.bfloat16)]),
+    "sort_zero_dim": (lambda x: tuple(torch.sort(x)), [floats()]),
+    "sort_empty": (lambda x: tuple(torch.sort(x)), [floats(3, 0)]),
+    "topk_all": (lambda x: tuple(torch.topk(x, 5)), [floats(4, 5)]),
+    "argsort": (lambda x: torch.argsort(x * 2), [floats(4, 5)]),
+    "logcumsumexp": (lambda x: torch.logcumsumexp(x, 1), [floats(5, 7)]),
+    "masked_scatter": (lambda x, m, s: x.masked_scatter(m, s), [floats(5, 3), integers(5, 3) > 0, floats(20)]),
+    "masked_scatter_rows": (lambda x, m, s: x.masked_scatter(m, s), [floats(5, 3), integers(3) > 0, floats(4, 5)]),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return open_cases(CASES | TOO_FEW, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operator_gives_what_eager_gives(model, name):
+    check_case(model, name, CASES[name])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "bf16" not in name])
+def test_the_interpreter_agrees(name):
+    function, inputs = CASES[name]
+    ours = interpret(fuse(lowered(function, *inputs)), inputs)
+    for mine, eager in zip(ours, as_tuple(function(*inputs)), strict=True):
+        torch.testing.assert_close(mine, eager, equal_nan=True)
+
+
+TOO_FEW = {"too_few": (lambda x, m, s: x.masked_scatter(m, s), [floats(5), torch.ones(5, dtype=torch.bool), floats(4)])}
+
+
+def test_too_few_values_to_scatter_raise_as_eager_does(model):
+    with pytest.raises(RuntimeError, match="number of elements"):
+        model["too_few"](*TOO_FEW["too_few"][1])
