@@ -8,7 +8,7 @@ from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, as_index
 from precast.ir.loops.program import Check
 from precast.ir.loops.scalars import Constant, IndexValue, Scalar, apply, cast, computed
-from precast.lower.builder import Builder, Indices, Result
+from precast.lower.builder import Builder, Indices, Operand, Result, is_floating
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,26 @@ def check_bounds(
     with builder.part("outside"):
         failed = builder.reduce("any", positions, dims, prepare=is_outside, result=Result("bool", ()))
     builder.steps.append(Check(failed.name, failed, error, message, (builder.origin,)))
+
+
+def refuse_zero(builder: Builder, divisor: Operand) -> None:
+    """Where whole numbers are divided, fail the call if a divisor is zero, as eager does."""
+    if is_floating(builder.result.dtype) or isinstance(divisor, Index) or (not isinstance(divisor, Buffer) and divisor):
+        return
+    single = Result("bool", ())
+    with builder.part("divides_by_zero"):
+        if isinstance(divisor, Buffer):
+            zero = Constant(0, divisor.dtype)
+            failed = builder.reduce(
+                "any",
+                divisor,
+                range(len(divisor.shape)),
+                prepare=lambda value, at: apply("eq", value, zero),
+                result=single,
+            )
+        else:
+            failed = builder.define(lambda at: Constant(True, "bool"), single)
+    builder.steps.append(Check(failed.name, failed, "value", "ZeroDivisionError", (builder.origin,)))
 
 
 def out_of_bounds(dim: int, size: Index) -> str:

@@ -11,6 +11,7 @@ from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index
 from precast.ir.loops.scalars import BINARY, PREDICATES, Scalar, apply, as_scalar, cast
 from precast.lower.builder import Builder, Operand, element, is_floating, promoted_dtype
+from precast.lower.conditions import refuse_zero
 from precast.lower.registry import Rule, lowering
 
 aten = torch.ops.aten
@@ -43,6 +44,8 @@ def _named_rule(operation: str) -> Rule:
         if operation.startswith("logical"):
             return builder.pointwise(lambda *values: apply(operation, *(cast(value, "bool") for value in values)),
                                      *operands, compute=compute)  # fmt: skip
+        if operation in ("fmod", "remainder"):
+            refuse_zero(builder, operands[1])
         return builder.pointwise(lambda *values: apply(operation, *values), *operands, compute=compute)
 
     rule.__name__ = operation
@@ -98,11 +101,13 @@ def lerp(builder: Builder, start: Buffer, end: Buffer, weight: Operand) -> Buffe
 @lowering(aten.div.Tensor, aten.div.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div(builder: Builder, left: Operand, right: Operand, rounding_mode: str | None = None) -> Buffer:
     operation = {None: "div", "floor": "div_floor", "trunc": "div_trunc"}[rounding_mode]
+    refuse_zero(builder, right)
     return builder.pointwise(lambda a, b: apply(operation, a, b), left, right)
 
 
 @lowering(aten.floor_divide.default, aten.floor_divide.Scalar)
 def floor_divide(builder: Builder, left: Operand, right: Operand) -> Buffer:
+    refuse_zero(builder, right)
     return builder.pointwise(lambda a, b: apply("div_floor", a, b), left, right)
 
 

@@ -1,0 +1,110 @@
+"""NaN, infinities, zeros of either sign, nothing at all, and whole numbers at their limits behave as in eager."""
+
+import pytest
+import torch
+
+import precast
+
+FLOATS = torch.tensor(
+    [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-40, -1e-40, 3e38, -3e38, 88.8, -104.0]
+)  # fmt: skip
+UNARY = ["abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "relu", "round",
+         "rsqrt", "sigmoid", "sign", "sin", "sqrt", "tanh", "trunc", "isnan", "isinf", "frac"]  # fmt: skip
+BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "fmod", "remainder", "pow", "atan2", "eq", "lt", "ge"]
+REDUCTIONS = ["sum", "mean", "amax", "amin", "prod", "logsumexp", "softmax"]
+INTEGERS = {torch.int8: 127, torch.uint8: 255, torch.int32: 2**31 - 1, torch.int64: 2**63 - 1}
+
+
+def native(function, **choices):
+    return precast.compile(function, backend="native", **choices)
+
+
+def assert_like_eager(function, *inputs):
+    ours, eager = native(function)(*inputs), function(*inputs)
+    torch.testing.assert_close(ours, eager, equal_nan=True)
+    for mine, theirs in zip(ours, eager, strict=True):
+        if theirs.is_floating_point():
+            zeros = theirs == 0
+            assert torch.equal(mine[zeros].signbit(), theirs[zeros].signbit()), "a zero has another sign"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_unary_operators_at_the_limits(dtype):
+    assert_like_eager(lambda x: [getattr(torch, name)(x) for name in UNARY], FLOATS.to(dtype))
+
+
+def test_binary_operators_at_the_limits():
+    def function(x, y):
+        return [getattr(torch, name)(x, y) for name in BINARY]
+
+    assert_like_eager(function, FLOATS[:, None], FLOATS[None])
+
+
+def reduce_all(x, dim):
+    return [getattr(torch, name)(x, dim) for name in REDUCTIONS]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_one_odd_value_among_many(value):
+    x = torch.randn(3, 40)
+    x[1, 7] = value
+    assert_like_eager(lambda x: [*reduce_all(x, 1), *reduce_all(x.t().contiguous(), 0)], x)
+
+
+def test_reducing_nothing():
+    def function(x):
+        return x.sum(), x.sum(0), x.prod(1), x.mean(0), torch.softmax(x, 1), x.any(), x.all(1), torch.logsumexp(x, 0)
+
+    for shape in ((0, 3), (3, 0), (0, 0)):
+        assert_like_eager(function, torch.empty(shape))
+
+
+def test_empty_tensors_through_everything():
+    def function(x, y):
+        return x.exp() + 1, x @ y, torch.cat([x, x]), x.t(), x[:, :1], torch.relu(x).reshape(-1)
+
+    assert_like_eager(function, torch.empty(0, 3), torch.randn(3, 2))
+    assert_like_eager(function, torch.empty(2, 0), torch.empty(0, 4))
+
+
+def test_zero_dim_tensors():
+    def function(x, y):
+        return x + y, x.exp().sum(), torch.stack([x, y]), x.expand(3), torch.softmax(x, 0), x.max()
+
+    assert_like_eager(function, torch.tensor(2.0), torch.tensor(3.0))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_whole_numbers_wrap_around(dtype):
+    most = INTEGERS[dtype]
+    x = torch.tensor([most, most - 1, 0, 1, torch.iinfo(dtype).min], dtype=dtype)
+    assert_like_eager(lambda x: (x + 1, x * 2, x - 2, x * x, -x, x.abs() if x.dtype.is_signed else x, x.sum()), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
+def test_dividing_negative_whole_numbers(dtype):
+    x, y = torch.meshgrid(*[torch.tensor([-7, -6, -1, 1, 5, 7], dtype=dtype)] * 2, indexing="ij")
+
+    def function(x, y):
+        rounded = [torch.div(x, y, rounding_mode=mode) for mode in ("floor", "trunc")]
+        return x // y, x % y, torch.fmod(x, y), x / y, *rounded, x // 3, x % -4, x >> 1
+
+    assert_like_eager(function, x, y)
+
+
+@pytest.mark.parametrize("operator", [torch.floor_divide, torch.remainder, torch.fmod])
+@pytest.mark.parametrize("divisor", [0, torch.tensor([1, 0])], ids=["number", "tensor"])
+def test_dividing_whole_numbers_by_zero_raises_as_eager_does(operator, divisor):
+    x = torch.tensor([1, 2])
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        operator(x, divisor)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        native(lambda x: operator(x, divisor) + 1)(x)
+
+
+def test_dynamic_sizes_may_become_nothing():
+    function = lambda x: (x.exp().sum(0), x.reshape(-1) * 2)  # noqa: E731
+    compiled = native(function, dynamic=True)
+    for rows in (4, 7, 0, 2):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(compiled(x), function(x))
