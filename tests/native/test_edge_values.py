@@ -6,7 +6,7 @@ import torch
 import precast
 
 FLOATS = torch.tensor(
-    [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-40, -1e-40, 3e38, -3e38, 88.8, -104.0]
+    [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-40, -1e-40, 3e38, -3e38, 88.8, -104.0]
 )  # fmt: skip
 UNARY = ["abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "relu", "round",
          "rsqrt", "sigmoid", "sign", "sin", "sqrt", "tanh", "trunc", "isnan", "isinf", "frac"]  # fmt: skip
