@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -84,12 +84,15 @@ lowering(aten.any.default, aten.any.dim, aten.any.dims)(_truth_rule("any"))
 lowering(aten.all.default, aten.all.dim, aten.all.dims)(_truth_rule("all"))
 
 
-@lowering(aten.var.correction)
-def var(
-    builder: Builder, source: Buffer, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> Buffer:
-    dims = reduced_dims(source, dim)
-    # In two passes: the mean first, then the squares of what is left, so that a large mean takes no digits away.
+def variance(
+    builder: Builder,
+    source: Buffer,
+    dims: tuple[int, ...],
+    correction: float | None,
+    result: Result,
+    finish: Callable[[Scalar], Scalar] = lambda value: value,
+) -> tuple[Buffer, Buffer]:
+    """Variance and mean, in two passes: a large mean takes no digits away from the squares of what is left."""
     center = _mean(builder, source, dims, kept_result(source, dims, math_dtype(source.dtype)))
 
     def squared_distance(value: Scalar, at: Indices) -> Scalar:
@@ -98,6 +101,49 @@ def var(
 
     def divide(total: Scalar) -> Scalar:
         degrees = IndexValue(element_count(source, dims), "f64") - (1 if correction is None else correction)
-        return total / apply("maximum", degrees, as_scalar(0, "f64"))
+        return finish(total / apply("maximum", degrees, as_scalar(0, "f64")))
 
-    return builder.reduce("sum", source, dims, accumulate="f64", prepare=squared_distance, finish=divide)
+    spread = builder.reduce(
+        "sum", source, dims, accumulate="f64", prepare=squared_distance, finish=divide, result=result
+    )
+    return spread, center
+
+
+@lowering(aten.var.correction)
+def var(
+    builder: Builder, source: Buffer, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> Buffer:
+    return variance(builder, source, reduced_dims(source, dim), correction, builder.result)[0]
+
+
+@lowering(aten.std.correction)
+def std(
+    builder: Builder, source: Buffer, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> Buffer:
+    def root(value: Scalar) -> Scalar:
+        return apply("sqrt", value)
+
+    return variance(builder, source, reduced_dims(source, dim), correction, builder.result, root)[0]
+
+
+@lowering(aten.var.dim)
+def var_of_dims(builder: Builder, source: Buffer, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> Buffer:
+    return var(builder, source, dim, correction=int(unbiased))
+
+
+@lowering(aten.var_mean.correction)
+def var_mean(
+    builder: Builder, source: Buffer, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Buffer, Buffer]:
+    spread, mean_result = builder.results
+    dims = reduced_dims(source, dim)
+    found, center = variance(builder, source, dims, correction, spread)
+    kept = tuple(each for each in range(len(source.shape)) if each not in dims)
+
+    def place(at: Indices) -> Indices:
+        if len(at) == len(center.shape):
+            return at
+        places = dict(zip(kept, at, strict=True))
+        return tuple(places.get(each, constant(0)) for each in range(len(source.shape)))
+
+    return found, builder.define(lambda at: cast(Load(center, place(at)), mean_result.dtype), mean_result)

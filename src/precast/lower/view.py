@@ -8,11 +8,11 @@ from functools import partial
 import torch
 
 from precast.ir.loops.buffers import Buffer, contiguous_strides
-from precast.ir.loops.index import Index, as_index, constant, floor_divide, remainder
+from precast.ir.loops.index import Index, as_index, constant, floor_divide, product, remainder
 from precast.ir.loops.scalars import Constant, Load, Scalar, apply, cast
-from precast.lower.builder import Builder, Indices, broadcast_indices
+from precast.lower.builder import Builder, Indices, broadcast_indices, is_dense
 from precast.lower.conditions import all_of, compare, is_within
-from precast.lower.registry import lowering
+from precast.lower.registry import DECLINED, Lowered, lowering
 
 aten = torch.ops.aten
 
@@ -239,3 +239,76 @@ def diagonal_scatter(
         return _part_value(part, (*(at[dim] for dim in others), along), is_mine, Load(source, at), source.dtype)
 
     return builder.define(formula)
+
+
+@lowering(aten.roll.default)
+def roll(builder: Builder, source: Buffer, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Buffer:
+    if not dims:
+        total = product(source.shape)
+
+        def flat(at: Indices) -> Indices:
+            (place,) = reshaped_indices((total,), source.shape, at)
+            return reshaped_indices(source.shape, (total,), (remainder(place - shifts[0], total),))
+
+        return builder.view(source, flat)
+    if not source.shape:
+        return builder.view(source, lambda at: at)
+    moved = {dim % len(source.shape): constant(0) for dim in dims}
+    for dim, shift in zip(dims, shifts, strict=True):
+        moved[dim % len(source.shape)] = moved[dim % len(source.shape)] + shift
+    return builder.view(
+        source,
+        lambda at: [
+            remainder(each - moved[dim], source.shape[dim]) if dim in moved else each for dim, each in enumerate(at)
+        ],
+    )
+
+
+@lowering(aten.as_strided.default)
+def as_strided(
+    builder: Builder, source: Buffer, size: Sequence[Size], stride: Sequence[Size], storage_offset: Size | None = None
+) -> Lowered:
+    """Elements by their place in memory, where the source fills its memory without holes."""
+    dims = [dim for dim, extent in enumerate(source.shape) if extent.constant != 1]
+    strides = {dim: source.strides[dim].constant for dim in dims}
+    if not is_dense(source.shape, source.strides) or None in strides.values():
+        return DECLINED
+
+    def located(at: Indices) -> list[Index]:
+        flat = as_index(storage_offset or 0)
+        for position, step in zip(at, stride, strict=True):
+            flat = flat + position * step
+        return [_along(flat, strides[dim], source.shape[dim]) if dim in strides else constant(0)
+                for dim in range(len(source.shape))]  # fmt: skip
+
+    return builder.view(source, located)
+
+
+def _along(flat: Index, stride: int | None, size: Index) -> Index:
+    assert stride is not None
+    return remainder(floor_divide(flat, stride), size)
+
+
+@lowering(aten.pixel_shuffle.default)
+def pixel_shuffle(builder: Builder, source: Buffer, factor: int) -> Buffer:
+    def located(at: Indices) -> list[Index]:
+        *leading, channel, row, column = at
+        part = remainder(row, factor) * factor + remainder(column, factor)
+        return [*leading, channel * (factor * factor) + part, floor_divide(row, factor), floor_divide(column, factor)]
+
+    return builder.view(source, located)
+
+
+@lowering(aten.pixel_unshuffle.default)
+def pixel_unshuffle(builder: Builder, source: Buffer, factor: int) -> Buffer:
+    def located(at: Indices) -> list[Index]:
+        *leading, channel, row, column = at
+        part = remainder(channel, factor * factor)
+        return [
+            *leading,
+            floor_divide(channel, factor * factor),
+            row * factor + floor_divide(part, factor),
+            column * factor + remainder(part, factor),
+        ]
+
+    return builder.view(source, located)

@@ -1,0 +1,202 @@
+"""Upsampling by nearest, linear and cubic interpolation, and its gradients, in one to three dimensions.
+
+Each dimension says which inputs an output position takes, with which weights; a result is the sum over the products of
+all dimensions' taps, and a gradient goes the same ways back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.index import Index
+from precast.ir.loops.program import Store
+from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
+from precast.lower.builder import Builder, Indices, Result, math_dtype
+from precast.lower.conditions import sure_place
+from precast.lower.registry import Rule, lowering
+
+aten = torch.ops.aten
+
+Scale = float | None
+_CUBIC = -0.75
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One input that an output takes, and its weight; None is 1."""
+
+    place: Index
+    weight: Scalar | None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension: its sizes, and how much an output position moves in the input."""
+
+    inputs: Index
+    outputs: Index
+    scale: Scale
+    dtype: str
+
+    def ratio(self, *, align_corners: bool = False) -> Scalar:
+        if align_corners:
+            if self.outputs.constant == 1:
+                return Constant(0, self.dtype)
+            return self.number(self.inputs - 1) / self.number(self.outputs - 1)
+        if self.scale is not None and self.scale > 0:
+            return Constant(1 / self.scale, self.dtype)
+        return self.number(self.inputs) / self.number(self.outputs)
+
+    def number(self, index: Index) -> Scalar:
+        return IndexValue(index, self.dtype)
+
+    def clamped(self, position: Scalar) -> Scalar:
+        last = IndexValue(self.inputs - 1, "i64")
+        return apply("minimum", apply("maximum", position, Constant(0, "i64")), last)
+
+    def place(self, position: Scalar) -> Index:
+        return sure_place("position", self.clamped(position), self.inputs)
+
+
+def nearest_taps(axis: Axis, at: Index, *, exact: bool) -> list[Tap]:
+    shift = 0.5 if exact else 0.0
+    position = (axis.number(at) + shift) * axis.ratio() if exact else axis.number(at) * axis.ratio()
+    return [Tap(axis.place(cast(apply("floor", position), "i64")), None)]
+
+
+def _source_position(axis: Axis, at: Index, *, align_corners: bool) -> Scalar:
+    ratio = axis.ratio(align_corners=align_corners)
+    return axis.number(at) * ratio if align_corners else ratio * (axis.number(at) + 0.5) - 0.5
+
+
+def linear_taps(axis: Axis, at: Index, *, align_corners: bool) -> list[Tap]:
+    position = apply("maximum", _source_position(axis, at, align_corners=align_corners), as_scalar(0, axis.dtype))
+    first = axis.clamped(cast(apply("floor", position), "i64"))
+    above = position - cast(first, axis.dtype)
+    above = apply("minimum", apply("maximum", above, as_scalar(0, axis.dtype)), as_scalar(1, axis.dtype))
+    return [Tap(axis.place(first), 1.0 - above), Tap(axis.place(first + 1), above)]
+
+
+def cubic_taps(axis: Axis, at: Index, *, align_corners: bool) -> list[Tap]:
+    position = _source_position(axis, at, align_corners=align_corners)
+    whole = apply("floor", position)
+    first, t = cast(whole, "i64"), position - whole
+    weights = [_outer_cubic(t + 1.0), _inner_cubic(t), _inner_cubic(1.0 - t), _outer_cubic(2.0 - t)]
+    return [Tap(axis.place(first + number), weight) for number, weight in zip(range(-1, 3), weights, strict=True)]
+
+
+def _inner_cubic(x: Scalar) -> Scalar:
+    return ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1.0
+
+
+def _outer_cubic(x: Scalar) -> Scalar:
+    return ((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC
+
+
+Taps = Callable[[Axis, Index], list[Tap]]
+
+
+def _combinations(axes: list[Axis], taps: Taps, at: Indices) -> list[tuple[Indices, Scalar | None]]:
+    """Every way to take one tap of each dimension, and the product of their weights."""
+    each_axis = [taps(axis, position) for axis, position in zip(axes, at, strict=True)]
+    found: list[tuple[Indices, Scalar | None]] = []
+    for chosen in product(*each_axis):
+        weight: Scalar | None = None
+        for tap in chosen:
+            weight = tap.weight if weight is None else weight if tap.weight is None else weight * tap.weight
+        found.append((tuple(tap.place for tap in chosen), weight))
+    return found
+
+
+def _axes(inputs: Indices, outputs: Indices, scales: Sequence[Scale], dtype: str) -> list[Axis]:
+    count = len(scales)
+    pairs = zip(inputs[len(inputs) - count :], outputs[len(outputs) - count :], strict=True)
+    # Positions are computed in single precision unless the data is double, as eager does.
+    compute = "f64" if dtype == "f64" else "f32"
+    return [Axis(*pair, scale, compute) for pair, scale in zip(pairs, scales, strict=True)]
+
+
+def resample(builder: Builder, source: Buffer, scales: Sequence[Scale], taps: Taps) -> Buffer:
+    axes = _axes(source.shape, builder.result.shape, scales, source.dtype)
+    dtype, leading = math_dtype(source.dtype), len(source.shape) - len(axes)
+
+    def formula(at: Indices) -> Scalar:
+        total: Scalar | None = None
+        for place, weight in _combinations(axes, taps, at[leading:]):
+            value: Scalar = Load(source, (*at[:leading], *place))
+            value = value if weight is None else cast(value, dtype) * cast(weight, dtype)
+            total = value if total is None else total + value
+        assert total is not None
+        return total
+
+    return builder.define(formula)
+
+
+def resample_backward(builder: Builder, gradient: Buffer, scales: Sequence[Scale], taps: Taps) -> Buffer:
+    result = builder.result
+    axes = _axes(result.shape, gradient.shape, scales, gradient.dtype)
+    dtype, leading = math_dtype(gradient.dtype), len(gradient.shape) - len(axes)
+    wide = Result(dtype, result.shape, result.strides)
+
+    def stores(target: Buffer, at: Indices) -> list[Store]:
+        dy = cast(Load(gradient, at), dtype)
+        return [
+            Store(target, (*at[:leading], *place), dy if weight is None else dy * cast(weight, dtype), None, "sum")
+            for place, weight in _combinations(axes, taps, at[leading:])
+        ]
+
+    total = builder.scatter(lambda at: Constant(0, dtype), [(gradient.shape, stores)], wide)
+    return total if dtype == result.dtype else builder.define(lambda at: cast(Load(total, at), result.dtype))
+
+
+def _nearest_rules(*, exact: bool) -> tuple[Rule, Rule]:
+    def taps(axis: Axis, at: Index) -> list[Tap]:
+        return nearest_taps(axis, at, exact=exact)
+
+    def forward(builder: Builder, source: Buffer, size: object, *scales: Scale) -> Buffer:
+        return resample(builder, source, _scales(scales, source), taps)
+
+    def backward(builder: Builder, gradient: Buffer, size: object, input_size: object, *scales: Scale) -> Buffer:
+        return resample_backward(builder, gradient, _scales(scales, gradient), taps)
+
+    return forward, backward
+
+
+def _interpolation_rules(kind: Callable[..., list[Tap]]) -> tuple[Rule, Rule]:
+    def taps_for(align_corners: bool) -> Taps:
+        return lambda axis, at: kind(axis, at, align_corners=align_corners)
+
+    def forward(builder: Builder, source: Buffer, size: object, align_corners: bool, *scales: Scale) -> Buffer:
+        return resample(builder, source, _scales(scales, source), taps_for(align_corners))
+
+    def backward(
+        builder: Builder, gradient: Buffer, size: object, input_size: object, align_corners: bool, *scales: Scale
+    ) -> Buffer:
+        return resample_backward(builder, gradient, _scales(scales, gradient), taps_for(align_corners))
+
+    return forward, backward
+
+
+def _scales(given: Sequence[Scale], tensor: Buffer) -> list[Scale]:
+    """One for each dimension after batch and channels."""
+    count = len(tensor.shape) - 2
+    return [*given, *[None] * (count - len(given))]
+
+
+def _register(name: str, rules: tuple[Rule, Rule]) -> None:
+    forward, backward = rules
+    lowering(getattr(aten, name).default)(forward)
+    lowering(getattr(aten, f"{name}_backward").default)(backward)
+
+
+for _dimensions in (1, 2, 3):
+    _register(f"upsample_nearest{_dimensions}d", _nearest_rules(exact=False))
+    _register(f"_upsample_nearest_exact{_dimensions}d", _nearest_rules(exact=True))
+for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
+    _register(_name, _interpolation_rules(linear_taps))
+_register("upsample_bicubic2d", _interpolation_rules(cubic_taps))
