@@ -139,7 +139,7 @@ class _KernelWriter:
         return text if store.guard is None else f"if ({values[id(store.guard)]}) {text}"
 
     def loop(self, loop: Loop, *, is_outermost: bool) -> list[str]:
-        if _runs_along_outer(loop):
+        if not loop.accumulators and _runs_along_outer(loop):
             return self.lane_loop(loop, is_outermost=is_outermost)
         lines = self.declare(loop.accumulators)
         is_innermost = not any(isinstance(statement, Loop) for statement in loop.body)
