@@ -1,0 +1,50 @@
+"""Torch's own operator database through native code: values and gradients as good as eager's."""
+
+import pytest
+import torch
+
+from tests.native.op_samples import GAPS, NAMES, Case, cases, failures, operators_not_native
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+QUICK = [name for name in NAMES[::12] if name not in GAPS["operator"]]
+PARTS = 24
+# The type besides float32 in which an operator is tried: the first that it has.
+OTHER_TYPES = (torch.int64, torch.bfloat16, torch.float64, torch.bool)
+
+
+def told(found: dict[Case, str]) -> str:
+    return "\n".join(f"{case.name} {case.dtype} sample {case.number}: {what}" for case, what in found.items())
+
+
+def test_one_sample_of_some(tmp_path):
+    found = failures(cases(QUICK, [torch.float32], count=1), tmp_path)
+    assert not found, told(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_samples(part: int, tmp_path):
+    names = [name for name in NAMES[part::PARTS] if name not in GAPS["operator"]]
+    selected = cases(names, [torch.float32], count=8)
+    for name in names:
+        first = next((dtype for dtype in OTHER_TYPES if cases([name], [dtype], count=1)), None)
+        selected |= cases([name], [first], count=3) if first else {}
+    found = failures(selected, tmp_path)
+    assert not found, told(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GAPS["operator"])
+def test_gap_is_still_there(name: str, tmp_path):
+    assert failures(cases([name], [torch.float32, *OTHER_TYPES], count=8), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_share_of_operators_that_run_natively(assert_golden):
+    """Which operators call torch, forward or backward, is written down: the list is to shrink."""
+    missing = operators_not_native(cases(NAMES, [torch.float32], count=2))
+    native = [name for name, left in missing.items() if not left]
+    lines = [f"{len(native)} of {len(missing)} operators run natively, forward and backward, without calling torch", ""]
+    lines += [f"{name}: {', '.join(sorted(left))}" for name, left in sorted(missing.items()) if left]
+    print(lines[0])
+    assert_golden("native_share", "\n".join(lines))
