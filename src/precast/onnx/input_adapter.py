@@ -9,7 +9,7 @@ those who feed them too. Each step is a function; ``InputAdapter`` runs them in 
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from precast.errors import InputTypeError, InputValueError
 from precast.ir.input_checks import Leaf, check_leaves, expected_leaves
 from precast.ir.program import Program
 from precast.ir.signature import ConstantArgument, InputKind
+from precast.ir.tensor_spec import TensorSpec
 
 Leaves = dict[str, Any]
 """What a call passes, by its path: ``tokens``, ``options['bias']``."""
@@ -143,6 +144,11 @@ class InputAdapter:
             e
             for e, spec in zip(expected_leaves(self.program), specs, strict=True)
             if not isinstance(spec.arg, ConstantArgument)
+        ]
+        # Where tensors are is no matter to an ONNX model: one exported on the meta device runs on the CPU.
+        wanted = [
+            replace(spec, device=tensor.device) if isinstance(spec, TensorSpec) else spec
+            for spec, tensor in zip(wanted, tensors, strict=True)
         ]
         leaves = [Leaf(name, tensor) for name, tensor in zip(self.names, tensors, strict=True)]
         check_leaves(wanted, self.program.sizes, leaves)

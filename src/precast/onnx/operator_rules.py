@@ -43,10 +43,11 @@ def squeeze_dims(x: Any, dims: Sequence[int]) -> Any:
 
 @rule("aten::var_mean.correction")
 def variance_and_mean(
-    x: Any, dim: Sequence[int] | None = None, correction: float | None = 1, keepdim: bool = False
+    x: Any, dim: Sequence[int] | None = None, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    mean = core.aten_mean_dim(x, dim, keepdim) if dim else core.aten_mean(x)
-    return core.aten_var_correction(x, dim, correction, keepdim), mean
+    axes: Any = list(dim or range(len(x.shape)))
+    mean = op.ReduceMean(x, axes, keepdims=int(keepdim))
+    return core.aten_var_correction(x, axes, 1.0 if correction is None else float(correction), keepdim), mean
 
 
 @rule("aten::gelu", since=20)

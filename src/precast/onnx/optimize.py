@@ -9,10 +9,16 @@ import onnx_ir.passes.common as passes
 from onnxscript import optimizer, version_converter
 
 from precast.onnx.fuse import fuse_patterns
+from precast.onnx.weights import missing_as_inputs
 
 
 def finish(model: ir.Model, *, opset: int, optimize: bool) -> None:
     """Change ``model`` in place."""
+    with missing_as_inputs(model):
+        _finish(model, opset=opset, optimize=optimize)
+
+
+def _finish(model: ir.Model, *, opset: int, optimize: bool) -> None:
     ir.passes.Sequential(passes.InlinePass(), passes.RemoveUnusedNodesPass())(model)
     model.functions.clear()
     with _quiet("onnxscript", "onnx_ir"):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from precast.errors import InputValueError, OnnxError, OptionError
 from precast.onnx.session import IN_MEMORY_LIMIT, weight_bytes
-from precast.onnx.weights import missing_in
+from precast.onnx.weights import missing_as_inputs
 
 ExternalData = bool | Literal["auto"]
 
@@ -39,14 +39,16 @@ def _unwritable(destination: Path, why: str) -> InputValueError:
 def save_model(model: ir.Model, path: str | os.PathLike[str], *, external_data: ExternalData = "auto") -> None:
     """Write the model; weights go to ``<name>.data`` beside it on demand, or when one file cannot hold them.
 
-    The files appear when they are complete; what was there before stays until then.
+    Weights that are missing become inputs. The files appear when they are complete; what was there before stays
+    until then.
     """
     destination = check_destination(path)
     data_name = f"{destination.name}.data"
     is_external = is_external_data(model, external_data)
     folder = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.absolute().parent))
     try:
-        ir.save(_writable(model), folder / destination.name, external_data=data_name if is_external else None)
+        with missing_as_inputs(model):
+            ir.save(model, folder / destination.name, external_data=data_name if is_external else None)
         if is_external:
             os.replace(folder / data_name, destination.with_name(data_name))
         os.replace(folder / destination.name, destination)
@@ -74,16 +76,3 @@ def is_external_data(model: ir.Model, wanted: ExternalData) -> bool:
             fix='Leave external_data="auto": the weights then lie beside the file.',
         )
     return is_large if wanted == "auto" else bool(wanted)
-
-
-def _writable(model: ir.Model) -> ir.Model:
-    """The model, or where weights are missing a copy in which they are inputs, so that the structure can be written."""
-    missing = missing_in(model)
-    if not missing:
-        return model
-    copy = model.clone()
-    for name in missing:
-        value = copy.graph.initializers.pop(name)
-        value.const_value = None
-        copy.graph.inputs.append(value)
-    return copy

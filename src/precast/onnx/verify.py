@@ -16,7 +16,7 @@ from precast.onnx.first_difference import first_difference
 from precast.onnx.other_sizes import describe_binding, input_shapes, other_bindings, resized
 from precast.onnx.session import Session, has_onnxruntime
 from precast.onnx.translate import RuleUse
-from precast.onnx.weights import missing_in
+from precast.onnx.weights import missing_as_inputs, missing_in
 
 _RANDOM_OPERATORS = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
@@ -61,7 +61,8 @@ def verify_model(
 def check_structure(model: ir.Model) -> None:
     """Let onnx's own checker look at the model."""
     try:
-        passes.CheckerPass()(model)
+        with missing_as_inputs(model):
+            passes.CheckerPass()(model)
     except (onnx.checker.ValidationError, ir.passes.PassError) as error:
         raise OnnxError(
             "The exported model is not valid ONNX.",

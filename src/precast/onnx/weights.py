@@ -1,5 +1,7 @@
 """Weights as ONNX tensors that share memory with torch, and weights that are not there yet."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
 import numpy as np
@@ -64,3 +66,21 @@ def missing_in(model: ir.Model) -> list[str]:
     """The initializers that have a shape only."""
     tensors = ((name, value.const_value) for name, value in model.graph.initializers.items())
     return [name for name, tensor in tensors if isinstance(tensor, TorchWeight) and tensor.is_missing]
+
+
+@contextmanager
+def missing_as_inputs(model: ir.Model) -> Iterator[None]:
+    """While active, weights that have a shape only are inputs, so that nobody asks for their values."""
+    graph = model.graph
+    missing = {name: graph.initializers.pop(name) for name in missing_in(model)}
+    weights = {name: value.const_value for name, value in missing.items()}
+    for value in missing.values():
+        value.const_value = None
+        graph.inputs.append(value)
+    try:
+        yield
+    finally:
+        for name, value in missing.items():
+            graph.inputs.remove(value)
+            value.const_value = weights[name]
+            graph.register_initializer(value)

@@ -1,0 +1,177 @@
+"""Symbolic tracing: a module's forward runs on proxies, which write down what is done with them.
+
+Before: ``self.second(self.first(x).relu())``, two linear layers
+After:  ``linear(x, first.weight, first.bias); relu(); linear(…, second.weight, second.bias)``
+
+Needs neither data nor weights: a module on the meta device does. Submodules are always entered, so a graph has
+functions, methods and attributes in it, and no calls of modules.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx._symbolic_trace import PH
+from torch.fx.proxy import TraceError
+from torch.utils import _pytree as pytree
+
+from precast.capture.call import as_identifier
+from precast.capture.symbolic_factories import recorded_factories
+from precast.errors import CaptureError, DataDependentError, InputTypeError
+from precast.tracing.provenance import innermost_users_line, users_line
+
+_FX_FOLDER = os.path.join(os.path.dirname(fx.__file__), "")
+_NN_FOLDER = os.path.join(os.path.dirname(torch.nn.__file__), "")
+_CHECKS = ("_check_input_dim", "_verify_batch_size", "_verify_spatial_size")
+
+
+def symbolic_trace(
+    module: torch.nn.Module | Callable[..., Any],
+    concrete_args: Mapping[str, Any] | None = None,
+    *,
+    assume_false: bool = False,
+) -> fx.GraphModule:
+    """Trace ``module`` without data.
+
+    Arguments without a default become placeholders. ``concrete_args`` says otherwise, by name: tensors in it, and in
+    containers in it, stand for placeholders, all else is a constant. What it does not name has its default. Where the
+    program branches in Python on a traced value, that is an error, or with ``assume_false`` the branch is not taken.
+
+    >>> traced = symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 3, device="meta"), torch.nn.ReLU()))
+    >>> [node.op for node in traced.graph.nodes]
+    ['placeholder', 'get_attr', 'get_attr', 'call_function', 'call_function', 'output']
+    """
+    call = _plan(module, dict(concrete_args or {}))
+    tracer = _Tracer(call, assume_false=assume_false)
+    root = module if isinstance(module, torch.nn.Module) else torch.nn.Module()
+    try:
+        with recorded_factories(tracer):
+            graph = tracer.trace(module)
+    except (TraceError, _UnknownValueError) as error:
+        raise _explained(error) from error
+    name = type(module).__name__ if isinstance(module, torch.nn.Module) else getattr(module, "__name__", "function")
+    return fx.GraphModule(root, graph, name)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """One call of the module: its leaves, which of them are traced under which name, and the tree they form."""
+
+    leaves: tuple[Any, ...]
+    names: tuple[str | None, ...]
+    tree: pytree.TreeSpec
+
+
+def _plan(module: torch.nn.Module | Callable[..., Any], concrete: dict[str, Any]) -> _Planned:
+    signature = inspect.signature(module.forward if isinstance(module, torch.nn.Module) else module)
+    unknown = [name for name in concrete if not _takes(signature, name)]
+    if unknown:
+        raise InputTypeError(
+            f"concrete_args names {', '.join(unknown)}.",
+            why=f"the signature is {signature}",
+            fix="Name arguments of the forward.",
+        )
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            kwargs |= {key: value for key, value in concrete.items() if key not in signature.parameters}
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            args += concrete.get(name, ())
+        else:
+            default = PH if parameter.default is parameter.empty else parameter.default
+            value = concrete.get(name, default)
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                kwargs[name] = value
+            else:
+                args.append(value)
+    return _flattened(signature, args, kwargs)
+
+
+def _takes(signature: inspect.Signature, name: str) -> bool:
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    return name in signature.parameters or inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def _flattened(signature: inspect.Signature, args: list[Any], kwargs: dict[str, Any]) -> _Planned:
+    with_paths, tree = pytree.tree_flatten_with_path((tuple(args), kwargs))
+    positional = [p.name for p in signature.parameters.values() if p.kind < p.VAR_POSITIONAL]
+    names = []
+    path: Any
+    for path, leaf in with_paths:
+        kind, top, *rest = path
+        head = (
+            str(top.key) if kind.idx == 1 else (positional[top.idx] if top.idx < len(positional) else f"arg_{top.idx}")
+        )
+        is_traced = isinstance(leaf, torch.Tensor) or leaf is PH
+        tail = "".join(f"_{getattr(key, 'key', getattr(key, 'idx', getattr(key, 'name', '')))}" for key in rest)
+        names.append(as_identifier(f"{head}{tail}") if is_traced else None)
+    return _Planned(tuple(leaf for _, leaf in with_paths), tuple(names), tree)
+
+
+class _UnknownValueError(Exception):
+    """Python asked a proxy for a number or a truth value."""
+
+
+class _Tracer(fx.Tracer):
+    """Enters every module, and refuses to guess."""
+
+    def __init__(self, call: _Planned, *, assume_false: bool) -> None:
+        super().__init__()
+        self._call = call
+        self._assume_false = assume_false
+        self.record_stack_traces = True
+
+    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
+        return False
+
+    def create_args_for_root(
+        self, root_fn: Any, is_module: bool, concrete_args: Any = None
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """Placeholders where the planned call has tensors, constants elsewhere."""
+        leaves = [
+            leaf if name is None else self.create_proxy("placeholder", name, (), {})
+            for leaf, name in zip(self._call.leaves, self._call.names, strict=True)
+        ]
+        args, kwargs = pytree.tree_unflatten(leaves, self._call.tree)
+        return lambda *own: root_fn(*own, **kwargs), [*([self.root] if is_module else []), *args]
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        if self._assume_false or _is_in_torchs_check():
+            return False
+        raise DataDependentError(
+            "The program branches in Python on a value that is only traced.",
+            at=innermost_users_line(),
+            why=f"{obj.node.name} has no value while tracing symbolically, so neither way is right",
+            fix="Write torch.where or torch.cond, pass what decides in concrete_args, "
+            "or say assume_false=True if the branch is never taken.",
+        )
+
+    def iter(self, obj: fx.Proxy) -> Any:
+        try:
+            return super().iter(obj)
+        except TraceError as error:
+            raise _UnknownValueError(f"{obj.node.name} cannot be iterated over: its length is unknown") from error
+
+
+def _is_in_torchs_check() -> bool:
+    """Whether torch's own layers are asking if an input is wrong: functions that do nothing but raise."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_FX_FOLDER):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name in _CHECKS and frame.f_code.co_filename.startswith(_NN_FOLDER)
+
+
+def _explained(error: Exception) -> CaptureError:
+    return DataDependentError(
+        "The program needs a value that is only traced.",
+        at=users_line(error.__traceback__),
+        why=str(error).splitlines()[0],
+        fix='Pass what decides in concrete_args, or capture by running the program (capture="aten").',
+    )
