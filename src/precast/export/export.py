@@ -46,8 +46,8 @@ def export(
     >>> exported = export(torch.nn.ReLU(), (torch.ones(3, 2),), dynamic_shapes=({0: Dim("batch", max=8)},))
     >>> print(exported)
     ExportedProgram:
-        def forward(input_1: f32[s77, 2]):
-            relu: f32[s77, 2] = aten.relu.default(input_1)
+        def forward(input_1: f32[s5, 2]):
+            relu: f32[s5, 2] = aten.relu.default(input_1)
             return (relu,)
     <BLANKLINE>
     Graph signature:
@@ -56,7 +56,7 @@ def export(
         outputs:
           relu: USER_OUTPUT
     Range constraints:
-        s77 = batch in 0..8
+        s5 = batch in 0..8
     """
     _check_module(mod)
     tracepoints = Tracepoints()

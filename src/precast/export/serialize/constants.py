@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from precast.artifact.schema import Json, damaged
-from precast.errors import ExportError
+from precast.errors import ArtifactError, ExportError
+from precast.export.serialize.targets import target_from_json, target_to_json
 
 MAX_DEPTH = 50
 
@@ -62,6 +63,8 @@ def _tagged(value: Any) -> Json:
         return {"device": str(value)}
     if value is ...:
         return {"ellipsis": True}
+    if isinstance(value, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+        return {"operator": target_to_json(value)}
     raise ExportError(
         f"A {type(value).__name__} cannot be saved.",
         why="a program's file holds tensors, numbers, text, containers of them, and torch's dtypes and devices",
@@ -112,6 +115,7 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
     "layout": _LAYOUTS.__getitem__,
     "format": _FORMATS.__getitem__,
     "device": torch.device,
+    "operator": target_from_json,
 }
 
 
@@ -122,6 +126,8 @@ def _from_tag(tag: str, inside: Json) -> Any:
         if tag == "complex" and isinstance(inside, list):
             real, imaginary = (float.fromhex(str(part)) for part in inside)
             return complex(real, imaginary)
+    except ArtifactError:
+        raise
     except (ValueError, KeyError, RuntimeError) as problem:
         raise damaged(f"the {tag} {inside!r} is unknown", str(problem)) from problem
     if tag == "ellipsis":

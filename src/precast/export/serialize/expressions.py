@@ -26,6 +26,7 @@ _FUNCTIONS |= {
     )
     if hasattr(torch_functions, name)
 }  # fmt: skip
+FUNCTION_NAMES = frozenset(_FUNCTIONS)
 _CONSTANTS = {"true": sympy.true, "false": sympy.false, "int_oo": int_oo, "-int_oo": -int_oo}
 
 

@@ -8,7 +8,7 @@ A reader of version 1.x reads every 1.y: minor versions add what older readers m
 refused.
 """
 
-from precast.artifact.schema import ANYTHING, Count, ListOf, MapOf, OneOf, Shape, Text
+from precast.artifact.schema import ANYTHING, Count, ListOf, MapOf, Shape, Text
 
 FORMAT = "precast-program"
 MAJOR, MINOR = 1, 0
@@ -21,8 +21,7 @@ EXTRA_FILES = "extra_files/"
 _ANY_TEXT = Text(r"(?s).{0,1000000}")
 _NAME = Text(r"[^\x00-\x1f]{0,4096}")
 _IDENTIFIER = Text(r"[A-Za-z_][A-Za-z0-9_]{0,500}")
-_FLAG = OneOf((ANYTHING,))
-_NOTHING_OR_COUNT = OneOf((Count(), Text("")))
+_FLAG = ANYTHING
 _MANY = 10_000_000
 
 TENSOR_SHAPE: Shape = {
