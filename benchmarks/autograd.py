@@ -2,8 +2,8 @@
 
     python -m benchmarks.autograd [overhead | bert]
 
-Overhead: a function of two small inputs, compiled with ``nop``, beside a hand-written ``autograd.Function`` that does the
-same. Rounds of both alternate, and each figure is the best round, so that other work on the machine counts little.
+Overhead: a function of two small inputs, compiled with ``nop``, beside a hand-written ``autograd.Function`` that does
+the same. Rounds of both alternate, and each figure is the best round, so that other work on the machine counts little.
 BERT: the time from the first call to the end of it, for tracing, partitioning and wrapping BERT-base.
 """
 
