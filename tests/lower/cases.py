@@ -19,10 +19,11 @@ def as_tuple(value):
 
 
 def open_cases(cases, cache):
-    """`cases`: name → (function, inputs)."""
-    return open_entries(
-        [make_entry(lowered(function, *inputs, name=name)) for name, (function, inputs) in cases.items()], cache
-    )
+    """`cases`: name → (function, inputs). None of them may call back into torch."""
+    entries = [make_entry(lowered(function, *inputs, name=name)) for name, (function, inputs) in cases.items()]
+    called_back = {entry.name: [step.operator for step in entry.fallbacks] for entry in entries if entry.fallbacks}
+    assert not called_back
+    return open_entries(entries, cache)
 
 
 def check_case(model, name, case, *, sums=False):

@@ -13,6 +13,7 @@ from precast.build.library import Library, build
 from precast.cache import Store
 from precast.codegen.describe import Entry
 from precast.codegen.generate import generate
+from precast.compilers.native_decompositions import native_decompositions
 from precast.ir.loops.program import LoopProgram
 from precast.lower import lower_graph
 from precast.lower.fallback import torch_fallback
@@ -27,7 +28,7 @@ def trace(function: Function, inputs: Sequence[torch.Tensor], *, dynamic: bool =
     mode = FakeTensorMode(shape_env=ShapeEnv() if dynamic else None, allow_non_fake_inputs=True)
     fakes = [mode.from_tensor(value, static_shapes=not dynamic) for value in inputs]
     with mode:
-        return make_fx(lambda *values: function(*values))(*fakes)
+        return make_fx(lambda *values: function(*values), decomposition_table=native_decompositions())(*fakes)
 
 
 def lowered(function: Function, *inputs: torch.Tensor, dynamic: bool = False, name: str = "forward") -> LoopProgram:

@@ -62,6 +62,8 @@ add_adaptive_pool("adaptive_to_one", IMAGE, [1, 1])
 add_adaptive_pool("adaptive_uneven", IMAGE, [4, 5])
 add_adaptive_pool("adaptive_larger", IMAGE, [13, 8])
 CASES |= {
+    "average_1d": (lambda x: aten.avg_pool1d(x, [3], [2], [1]), [floats(2, 3, 9)]),
+    "adaptive_1d": (lambda x: aten.adaptive_avg_pool1d(x, [4]), [floats(2, 3, 9)]),
     "adaptive_3d": (lambda x: aten._adaptive_avg_pool3d(x, [2, 4, 3]), [floats(*VOLUME)]),
     "adaptive_max": (lambda x: aten.adaptive_max_pool2d(x, [4, 3]), [floats(*IMAGE)]),
     "adaptive_max_backward": (

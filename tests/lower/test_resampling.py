@@ -55,7 +55,7 @@ CASES |= {
     "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2) * 2, [floats(2, 2, 4, 6)]),
     "as_strided": (lambda x: torch.as_strided(x, (3, 4), (2, 3), 1) * 2, [floats(5, 7)]),
     "as_strided_of_transposed": (lambda x: torch.as_strided(x.t(), (3, 4), (2, 3), 1) * 2, [floats(5, 7)]),
-    "empty_strided": (lambda x: torch.empty_strided((2, 3), (1, 2)).zero_() + x, [floats(3)]),
+    "empty_strided": (lambda x: torch.zeros_like(torch.empty_strided((2, 3), (1, 2))) + x, [floats(3)]),
     "std": (lambda x: x.std(1), [floats(9, 40)]),
     "var_mean": (lambda x: torch.var_mean(x, 1), [floats(9, 40) + 10]),
     "var_mean_kept": (lambda x: torch.var_mean(x, (0, 2), keepdim=True, correction=0), [floats(3, 4, 5)]),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch._decomp import get_decompositions
 
+from precast.lower.decomposed import core_operators_taken_apart
 from precast.lower.registry import lowered_operators
 from precast.ops.decompositions import DecompositionTable, core_decompositions
 
@@ -44,6 +45,7 @@ class NativeDecompositions(DecompositionTable):
 
 def native_decompositions() -> NativeDecompositions:
     """The table for the rules there are now."""
-    table: DecompositionTable = {**core_decompositions, **get_decompositions(_ALSO_TAKEN_APART)}
+    also = {**core_operators_taken_apart(), **get_decompositions(_ALSO_TAKEN_APART)}
+    table: DecompositionTable = {**core_decompositions, **also}
     kept = {*lowered_operators(), *_KEPT_WHOLE}
     return NativeDecompositions({operator: rule for operator, rule in table.items() if operator not in kept})

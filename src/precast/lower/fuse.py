@@ -21,7 +21,7 @@ from precast.ir.loops.program import (
     written_by,
 )
 from precast.ir.loops.rewriting import number_variables
-from precast.ir.loops.scalars import Load, Named, Scalar
+from precast.ir.loops.scalars import Constant, Load, Named, Scalar, apply
 from precast.lower.inline import inline_producers
 from precast.lower.merge import merge_kernels
 
@@ -124,9 +124,10 @@ def _has_effect(statement: Statement, kept: list[Statement]) -> bool:
 def _forwarded(body: tuple[Statement, ...], known: dict[tuple[Buffer, object], Scalar]) -> tuple[Statement, ...]:
 
     def change(value: Scalar) -> Scalar:
-        if isinstance(value, Load) and value.guard is None:
-            return known.get((value.buffer, value.indices), value)
-        return value
+        stored = known.get((value.buffer, value.indices)) if isinstance(value, Load) else None
+        if stored is None or not isinstance(value, Load):
+            return value
+        return stored if value.guard is None else apply("where", value.guard, stored, Constant(0, value.dtype))
 
     # What is written at computed places is not known by its subscripts.
     scattered = {store.buffer for store in stores_of(body) if not store.is_plain}

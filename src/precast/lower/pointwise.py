@@ -171,18 +171,25 @@ def copy(builder: Builder, *sources: Buffer, **_: object) -> Buffer:
     return builder.define(lambda at: cast(element(source, at, source.dtype), builder.result.dtype))
 
 
-@lowering(aten.full.default, aten.full_like.default, aten.fill.Scalar, aten.fill.Tensor, aten.scalar_tensor.default)
+@lowering(
+    aten.full.default, aten.full_like.default, aten.fill.Scalar, aten.fill.Tensor, aten.scalar_tensor.default,
+    aten.new_full.default,
+)  # fmt: skip
 def full(builder: Builder, *arguments: Operand, **_: object) -> Buffer:
     value = arguments[-1]
     return builder.define(lambda at: element(value, at, builder.result.dtype))
 
 
-@lowering(aten.zeros.default, aten.zeros_like.default, aten.empty.memory_format, aten.empty_like.default)
+@lowering(
+    aten.zeros.default, aten.zeros_like.default, aten.empty.memory_format, aten.empty_like.default,
+    aten.empty_strided.default, aten.empty_permuted.default, aten.new_zeros.default, aten.new_empty.default,
+    aten.new_empty_strided.default,
+)  # fmt: skip
 def zeros(builder: Builder, *_: object, **__: object) -> Buffer:
     return builder.define(lambda at: element(0, at, builder.result.dtype))
 
 
-@lowering(aten.ones.default, aten.ones_like.default)
+@lowering(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
 def ones(builder: Builder, *_: object, **__: object) -> Buffer:
     return builder.define(lambda at: element(1, at, builder.result.dtype))
 

@@ -166,7 +166,7 @@ def max_pool_with_indices(
 
 def _rank_of(builder: Builder) -> int:
     """How many dimensions are pooled: the operator's name says it."""
-    return 3 if "3d" in builder.origin else 2
+    return next(count for count in (1, 2, 3) if f"pool{count}d" in builder.origin)
 
 
 @lowering(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
@@ -250,7 +250,7 @@ def _average_backward(
     return builder.combine("sum", shape, _dims(result.shape, count), value, accumulate="f64")
 
 
-@lowering(aten.avg_pool2d.default, aten.avg_pool3d.default)
+@lowering(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
 def average_pool(
     builder: Builder, source: Buffer, kernel_size: Sizes, stride: Sizes = (), padding: Sizes = (0,),
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
@@ -284,7 +284,7 @@ def average_pool_backward(
     return _average_backward(builder, gradient, windows, divisor)
 
 
-@lowering(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+@lowering(aten.adaptive_avg_pool1d.default, aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def adaptive_average_pool(builder: Builder, source: Buffer, output_size: Sizes) -> Buffer:
     windows = adaptive_windows(source.shape, builder.result.shape, _rank_of(builder))
     none = [constant(0)] * len(windows)

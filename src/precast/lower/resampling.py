@@ -194,6 +194,20 @@ def _register(name: str, rules: tuple[Rule, Rule]) -> None:
     lowering(getattr(aten, f"{name}_backward").default)(backward)
 
 
+@lowering(aten.upsample_nearest2d.vec)
+def nearest_by_factors(builder: Builder, source: Buffer, size: object, factors: Sequence[float] | None) -> Buffer:
+    scales = [None, None] if factors is None else list(factors)
+    return resample(builder, source, scales, lambda axis, at: nearest_taps(axis, at, exact=False))
+
+
+@lowering(aten.upsample_bilinear2d.vec)
+def bilinear_by_factors(
+    builder: Builder, source: Buffer, size: object, align_corners: bool, factors: Sequence[float] | None
+) -> Buffer:
+    scales = [None, None] if factors is None else list(factors)
+    return resample(builder, source, scales, lambda axis, at: linear_taps(axis, at, align_corners=align_corners))
+
+
 for _dimensions in (1, 2, 3):
     _register(f"upsample_nearest{_dimensions}d", _nearest_rules(exact=False))
     _register(f"_upsample_nearest_exact{_dimensions}d", _nearest_rules(exact=True))
