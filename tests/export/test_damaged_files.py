@@ -156,6 +156,30 @@ def test_names_are_no_code():
         load_bytes(with_program(STORED, changed))
 
 
+@pytest.mark.parametrize("place", ["target", "alias", "fqn", "module"])
+def test_names_of_state_and_submodules_are_no_code(place):
+    evil = 'weight"), __import__("os").abort(), ("'
+    changed = program()
+    if place == "target":
+        changed["signature"]["inputs"][0][2] = evil
+    elif place == "alias":
+        changed["aliases"] = [[evil, "weight"]]
+    elif place == "fqn":
+        changed["module_calls"][0] = [evil]
+    else:
+        changed["modules"][0] = f"{evil}\0Stored"
+    with pytest.raises(ArtifactError, match="cannot name state or a submodule"):
+        load_bytes(with_program(STORED, changed))
+
+
+def test_names_of_arguments_are_no_code():
+    changed = program()
+    changed["argument_names"] = ["x=__import__('os').abort()", "options"]
+    loaded = load_bytes(with_program(STORED, changed))
+    args, kwargs = loaded.example_inputs
+    torch.testing.assert_close(loaded.module()(*args, **kwargs)["loss"], torch.tensor(2.75))
+
+
 def kill_writers(folder: Path, count: int) -> None:
     """Fork writers of one path and kill each at a random moment: what is at the path must be whole each time."""
     path, rng = folder / "program.pt2", random.Random(0)

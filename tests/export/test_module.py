@@ -110,6 +110,15 @@ def test_keywords_in_any_order_and_positions_by_name():
     module(torch.ones(3, 4), torch.tensor(True), 3.0)
 
 
+def test_keywords_that_are_no_python_names():
+    class Keywords(torch.nn.Module):
+        def forward(self, **inputs):
+            return inputs["a-b"] + inputs["class"]
+
+    module = export(Keywords(), (), {"a-b": torch.ones(2), "class": torch.ones(2)}).module()
+    assert module(**{"class": torch.zeros(2), "a-b": torch.ones(2)}).tolist() == [1, 1]
+
+
 def test_immutable_containers_count_as_their_plain_forms():
     module = export(Function(lambda pair: pair["a"][0] + 1), ({"a": [torch.ones(2)]},)).module()
     assert module(immutable_dict({"a": immutable_list([torch.zeros(2)])})).tolist() == [1, 1]

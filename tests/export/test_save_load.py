@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from precast.artifact import archive
 from precast.errors import ArtifactError, ExportError, InputTypeError, InputValueError
 from precast.export import Dim, ExportedProgram, export, load, save
 from precast.export.serialize.targets import target_from_json
@@ -165,6 +166,39 @@ def test_weights_are_mapped_and_private(tmp_path):
         assert any(int(start, 16) <= weight.data_ptr() < int(stop, 16) for start, stop in ranges)
 
 
+def test_weights_can_be_taken_on_trust(tmp_path):
+    path = tmp_path / "program.pt2"
+    save(export(Scale(), (torch.ones(3),)), path)
+    data = bytearray(path.read_bytes())
+    weight = torch.arange(3.0).numpy().tobytes()
+    data[data.index(weight) + 4] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ArtifactError, match="SHA-256"):
+        load(path)
+    assert load(path, check_weights=False).state_dict["weight"].shape == (3,)
+
+
+def test_members_over_four_gigabytes_have_longer_headers(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "_LARGE", 0)
+    exported = export(Scale(), (torch.ones(3),))
+    save(exported, tmp_path / "program.pt2")
+    assert str(load(tmp_path / "program.pt2")) == str(exported)
+
+
+def test_files_that_cannot_seek():
+    class Pipe(io.BytesIO):
+        def seekable(self):
+            return False
+
+        def seek(self, *_):
+            raise io.UnsupportedOperation
+
+    file = Pipe()
+    exported = export(Scale(), (torch.ones(3),))
+    save(exported, file)
+    assert str(load(io.BytesIO(file.getvalue()))) == str(exported)
+
+
 def test_equal_programs_give_equal_files():
     first, second = io.BytesIO(), io.BytesIO()
     exported = export(Scale(), (torch.ones(3),))
@@ -175,8 +209,8 @@ def test_equal_programs_give_equal_files():
 
 def test_no_pickle_in_the_file(tmp_path):
     save(everything(), tmp_path / "program.pt2")
-    with zipfile.ZipFile(tmp_path / "program.pt2") as archive:
-        names = archive.namelist()
+    with zipfile.ZipFile(tmp_path / "program.pt2") as file:
+        names = file.namelist()
     assert names == [
         "manifest.json", "program.json", "weights.safetensors", "constants.safetensors", "example_inputs.safetensors",
     ]  # fmt: skip
@@ -186,8 +220,8 @@ def test_other_tools_can_read_the_weights(tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     module = Scale()
     save(export(module, (torch.ones(3),)), tmp_path / "program.pt2")
-    with zipfile.ZipFile(tmp_path / "program.pt2") as archive:
-        tensors = safetensors.load(archive.read("weights.safetensors"))
+    with zipfile.ZipFile(tmp_path / "program.pt2") as file:
+        tensors = safetensors.load(file.read("weights.safetensors"))
     assert torch.equal(tensors["weight"], module.weight)
 
 

@@ -2,6 +2,7 @@
 
 import enum
 import inspect
+import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,8 +62,10 @@ def _leaf_name(path: Sequence[Any], positional: Sequence[str]) -> str:
 
 
 def as_identifier(text: str) -> str:
-    """``text`` as a name that graphs accept: letters, digits and underscores, not starting with a digit."""
+    """``text`` as a name that graphs accept: letters, digits and underscores, no leading digit, no word of Python."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    if keyword.iskeyword(name):
+        return f"{name}_"
     return name if name and not name[0].isdigit() else f"_{name}"
 
 

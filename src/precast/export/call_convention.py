@@ -47,10 +47,6 @@ class CallConvention:
             check_leaves(self.expected, self.sizes, leaves)
         return call
 
-    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The leaves of a checked call, in order."""
-        return pytree.tree_leaves(self.normalized(args, kwargs))
-
     def _placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional arguments that were given by name, and the other way round, where the program has them."""
         positional, named = self.in_tree.children()

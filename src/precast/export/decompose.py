@@ -7,7 +7,7 @@ After:  ``t = permute(p_weight, [1, 0]); addmm = addmm(p_bias, x, t); …; retur
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -16,7 +16,6 @@ from torch._dispatch.python import enable_python_dispatcher
 from precast.errors import ExportError
 from precast.export.dialect import Dialect
 from precast.export.preserved_ops import composite_ops_in, preserved
-from precast.export.program import ExportedProgram
 from precast.export.sizes import fake_mode_of
 from precast.export.tidy import tidied
 from precast.export.tracepoints import with_marks, without_marks
@@ -31,6 +30,9 @@ from precast.tracing.retrace import as_flat_function
 from precast.tracing.session import tracing_session
 from precast.tracing.trace import FlatFunction, argument_spec, rename_placeholders, trace
 
+if TYPE_CHECKING:
+    from precast.export.program import ExportedProgram
+
 Table = Mapping[torch._ops.OperatorBase, Callable[..., Any]]
 
 
@@ -43,12 +45,12 @@ class _Gradients:
 
 
 def decompose(
-    exported: ExportedProgram,
+    exported: "ExportedProgram",
     table: Table | None,
     preserve: Sequence[torch._ops.OpOverload] = (),
     *,
     loss_index: int | None = None,
-) -> ExportedProgram:
+) -> "ExportedProgram":
     """A new program; without a table, in the Core ATen set. A table of one's own leaves all other ops whole."""
     program = with_marks(exported.program, exported.module_call_graph)
     kept = _kept_whole(program, table, preserve, is_joint=loss_index is not None)

@@ -1,6 +1,6 @@
 """Which submodules the program called, and for those whose signature is kept, with what."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch.utils._pytree import TreeSpec
 
@@ -31,4 +31,4 @@ class CallSpec:
     """The trees of a call: of ``(args, kwargs)`` and of what comes back."""
 
     in_spec: TreeSpec
-    out_spec: TreeSpec = field()
+    out_spec: TreeSpec

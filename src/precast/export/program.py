@@ -12,6 +12,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from precast.errors import ExportError
 from precast.export.call_convention import CallConvention
+from precast.export.decompose import decompose
 from precast.export.dialect import Dialect
 from precast.export.module_calls import CallSpec, ModuleCallEntry
 from precast.export.signature import ExportGraphSignature
@@ -201,8 +202,6 @@ class ExportedProgram:
 
         With ``joint_loss_index`` it also returns the gradients of that output, as ``to_joint`` does.
         """
-        from precast.export.decompose import decompose
-
         return decompose(self, decomp_table, _preserve_ops, loss_index=joint_loss_index)
 
     def to_joint(self, *, loss_index: int = 0) -> "ExportedProgram":
@@ -210,8 +209,6 @@ class ExportedProgram:
 
         There is one for every parameter, and for every user input that requires grad.
         """
-        from precast.export.decompose import decompose
-
         return decompose(self, {}, (), loss_index=loss_index)
 
     def __str__(self) -> str:

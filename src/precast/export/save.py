@@ -1,6 +1,7 @@
 """Writes an exported program to one file."""
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Mapping
@@ -46,8 +47,12 @@ def save(
     members = _members(ep, extra_files or {}, opset_version)
     if isinstance(f, (str, os.PathLike)):
         write_archive(Path(f), members)
-    elif hasattr(f, "write"):
+    elif hasattr(f, "write") and f.seekable():
         write_members(f, members)
+    elif hasattr(f, "write"):
+        whole = io.BytesIO()
+        write_members(whole, members)
+        f.write(whole.getbuffer())
     else:
         raise InputTypeError(
             f"save() was given a {type(f).__name__} to write to.",

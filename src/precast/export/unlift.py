@@ -11,6 +11,8 @@ import torch
 from torch import fx
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 
+from precast.capture.call import as_identifier
+from precast.capture.prepare import unique_names
 from precast.errors import FrozenModeError
 from precast.export.call_convention import CallConvention
 from precast.ir.graphs import placeholders_of, results_of
@@ -32,7 +34,8 @@ class ExportedModule(fx.GraphModule):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         convention: CallConvention = self.meta["call_convention"]
         args, kwargs = convention.normalized(args, kwargs)
-        return super().__call__(*args, **kwargs)
+        # In order: a keyword that is no Python name has another name in the generated code.
+        return super().__call__(*args, *kwargs.values())
 
     def train(self, mode: bool = True) -> NoReturn:
         """Refuse: the graph has no modes."""
@@ -65,8 +68,9 @@ def unlift(
     """A module over ``state`` (shared, not copied); ``aliases`` are further names of some of it."""
     graph, copies = _without_state_inputs(graph_module, signature)
     _apply_updates(graph, signature, copies, graph_module)
-    graph.set_codegen(_CallCodeGen(_PyTreeInfo(list(convention.argument_names), signature.in_tree, signature.out_tree)))
-    root = _hierarchy(signature, state, module_paths, aliases or {})
+    names = unique_names(list(map(as_identifier, convention.argument_names)))
+    graph.set_codegen(_CallCodeGen(_PyTreeInfo(names, signature.in_tree, signature.out_tree)))
+    root = _hierarchy(signature, state, module_paths)
     for name, child in graph_module.named_children():
         if isinstance(child, fx.GraphModule):
             root.add_module(name, child)
@@ -189,9 +193,7 @@ def _write(graph: fx.Graph, target: fx.Node, value: Any, spec: OutputSpec) -> fx
     return written
 
 
-def _hierarchy(
-    signature: Signature, state: Mapping[str, torch.Tensor], module_paths: Sequence[str], aliases: Mapping[str, str]
-) -> torch.nn.Module:
+def _hierarchy(signature: Signature, state: Mapping[str, torch.Tensor], module_paths: Sequence[str]) -> torch.nn.Module:
     root = torch.nn.Module()
     for path in module_paths:
         _ensure_module(root, path)

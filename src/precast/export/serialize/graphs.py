@@ -90,7 +90,7 @@ class GraphReader:
 
     sizes: LoadedSizes
     stacks: list[str]
-    modules: list[str]
+    modules: list[tuple[str, str]]
 
     def read(self, content: Any, depth: int = 0) -> fx.GraphModule:
         """The graph module; its nodes carry values and provenance."""
@@ -136,7 +136,7 @@ class GraphReader:
         if stack is not None:
             node.stack_trace = self.stacks[stack]
         if modules is not None:
-            pairs = [self.modules[number].split("\0") for number in modules]
+            pairs = [self.modules[number] for number in modules]
             set_module_stack(node, {f"{i}:{path}": (path, kind) for i, (path, kind) in enumerate(pairs)})
 
 

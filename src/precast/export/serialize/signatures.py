@@ -5,6 +5,7 @@ from typing import Any
 from precast.artifact.schema import Json, damaged
 from precast.export.module_calls import ModuleCallEntry, ModuleCallSignature
 from precast.export.serialize.constants import constant_from_json, constant_to_json
+from precast.export.serialize.paths import checked_optional_path, checked_path
 from precast.export.serialize.trees import tree_from_json, tree_to_json
 from precast.ir.signature import (
     ArgumentSpec,
@@ -49,13 +50,13 @@ def signature_from_json(content: Any) -> Signature:
 def _input(kind: str, argument: Any, target: str | None, persistent: bool | None) -> InputSpec:
     if kind not in InputKind.__members__:
         raise damaged(f"an input is a {kind!r}", "no such kind is known")
-    return InputSpec(InputKind[kind], argument_from_json(argument), target, persistent)
+    return InputSpec(InputKind[kind], argument_from_json(argument), checked_optional_path(target), persistent)
 
 
 def _output(kind: str, argument: Any, target: str | None) -> OutputSpec:
     if kind not in OutputKind.__members__:
         raise damaged(f"an output is a {kind!r}", "no such kind is known")
-    return OutputSpec(OutputKind[kind], argument_from_json(argument), target)
+    return OutputSpec(OutputKind[kind], argument_from_json(argument), checked_optional_path(target))
 
 
 def argument_to_json(argument: ArgumentSpec) -> Json:
@@ -94,7 +95,7 @@ def module_call_to_json(entry: ModuleCallEntry) -> Json:
 
 def module_call_from_json(content: Any) -> ModuleCallEntry:
     if len(content) == 1:
-        return ModuleCallEntry(content[0])
+        return ModuleCallEntry(checked_path(content[0]))
     fqn, inputs, outputs, in_tree, out_tree, names = content
     signature = ModuleCallSignature(
         inputs=tuple(map(argument_from_json, inputs)),
@@ -103,4 +104,4 @@ def module_call_from_json(content: Any) -> ModuleCallEntry:
         out_spec=tree_from_json(out_tree),
         forward_arg_names=None if names is None else tuple(names),
     )
-    return ModuleCallEntry(fqn, signature)
+    return ModuleCallEntry(checked_path(fqn), signature)
