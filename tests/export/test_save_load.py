@@ -87,7 +87,7 @@ ALL_DTYPES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", sorted(ALL_DTYPES, key=str), ids=str)
 def test_every_dtype(dtype):
     class Holding(torch.nn.Module):
         def __init__(self):
