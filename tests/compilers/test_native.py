@@ -187,3 +187,11 @@ def test_a_tensor_may_be_called_like_a_loop_variable(compiled):
 
     x = torch.randn(2, 3)
     assert_like_eager(compiled(function), function, x[:, 0], x)
+
+
+def test_a_place_that_was_just_computed_is_not_read_before_it_is_written(compiled):
+    def function(x, target, weight):
+        return torch.nn.functional.cross_entropy(x, target, weight=weight)
+
+    x, target, weight = torch.randn(2, 3, dtype=torch.bfloat16), torch.tensor([2, 0]), torch.rand(3).bfloat16()
+    assert_like_eager(compiled(function), function, x.requires_grad_(), target, weight)

@@ -93,19 +93,24 @@ class _KernelWriter:
 
     def top_level(self, body: tuple[Statement, ...]) -> list[str]:
         lines: list[str] = []
-        for group in _grouped(body):
+        groups = _grouped(body)
+        for group in groups:
             first = group[0]
             if isinstance(first, Loop):
                 lines += self.split_reduction(first) if first.accumulators else self.loop(first, is_outermost=True)
             else:
-                lines += self.straight(group)
+                lines += _scoped(self.straight(group), is_alone=len(groups) == 1)
         return lines
 
     def body(self, body: tuple[Statement, ...]) -> list[str]:
         lines: list[str] = []
-        for group in _grouped(body):
+        groups = _grouped(body)
+        for group in groups:
             first = group[0]
-            lines += self.loop(first, is_outermost=False) if isinstance(first, Loop) else self.straight(group)
+            if isinstance(first, Loop):
+                lines += self.loop(first, is_outermost=False)
+            else:
+                lines += _scoped(self.straight(group), is_alone=len(groups) == 1)
         return lines
 
     def straight(self, group: Sequence[Statement]) -> list[str]:
@@ -269,14 +274,22 @@ def _header(variable: Variable) -> str:
 
 
 def _grouped(body: tuple[Statement, ...]) -> list[list[Statement]]:
-    """Loops one by one; runs of other statements together."""
+    """Loops one by one; runs of other statements together, up to one that reads what the run has written."""
     groups: list[list[Statement]] = []
+    written: set[Buffer] = set()
     for statement in body:
-        if groups and not isinstance(statement, Loop) and not isinstance(groups[-1][0], Loop):
-            groups[-1].append(statement)
-        else:
-            groups.append([statement])
+        reads_back = not written.isdisjoint(load.buffer for load in loads_of((statement,))) if written else False
+        if not groups or isinstance(statement, Loop) or isinstance(groups[-1][0], Loop) or reads_back:
+            groups.append([])
+            written.clear()
+        groups[-1].append(statement)
+        written |= {statement.buffer} if isinstance(statement, Store) else set()
     return groups
+
+
+def _scoped(lines: list[str], *, is_alone: bool) -> list[str]:
+    """Names of one run of statements do not meet those of the next."""
+    return lines if is_alone or not any(line.startswith("const ") for line in lines) else ["{", *_indented(lines), "}"]
 
 
 def _pragmas(loop: Loop, *, is_outermost: bool, is_innermost: bool) -> dict[int, str]:
