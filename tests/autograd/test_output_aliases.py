@@ -258,3 +258,29 @@ def test_metadata_changed_input_and_a_view_of_it():
 
     assert_like_eager(function, results_of_leaves)
     assert_like_eager(function, constants)
+
+
+def written_alias_of_an_input(x, y):
+    alias = x.detach()
+    alias.mul_(y)
+    return (alias,)
+
+
+def written_alias_of_an_intermediate(x, y):
+    z = x * y
+    alias = z.detach()
+    alias.mul_(x)
+    return z, alias, alias[0]
+
+
+@pytest.mark.parametrize("function", [written_alias_of_an_input, written_alias_of_an_intermediate])
+def test_detached_alias_that_was_written_into_has_its_own_gradient(function):
+    results = []
+    for run in (function, aot_function(function, nop)):
+        torch.manual_seed(1)
+        origins, args = results_of_leaves()
+        outputs = run(*args)
+        sources = [output.sin().sum() for output in outputs]
+        gradients = [torch.autograd.grad(s, origins, retain_graph=True, materialize_grads=True) for s in sources]
+        results.append([*outputs, *args, *(g for found in gradients for g in found)])
+    torch.testing.assert_close(results[1], results[0])

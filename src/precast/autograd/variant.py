@@ -134,15 +134,17 @@ def _opaque_results(facts: BoundaryFacts) -> tuple[bool, ...]:
 
 
 def _repeated_results(results: Sequence[Sequence[Any]], facts: BoundaryFacts) -> tuple[bool, ...]:
-    """Updated inputs whose new value the graph takes from an input as it is, or returns a second time."""
-    updated = len(facts.updated)
-    visible = [parts for parts, opaque in zip(results, _opaque_results(facts), strict=True) if not opaque]
-    return tuple(
-        i < updated
-        and all(isinstance(part, fx.Node) for part in parts)
-        and (any(part.op == "placeholder" for part in parts) or visible.count(parts) > 1)
-        for i, parts in enumerate(results)
-    )
+    """Results that the graph returns more than once, and updates that it takes from an input as it is."""
+    opaque = _opaque_results(facts)
+    visible = [parts for parts, is_opaque in zip(results, opaque, strict=True) if not is_opaque]
+
+    def is_repeated(number: int, parts: Sequence[Any]) -> bool:
+        if opaque[number] or not all(isinstance(part, fx.Node) for part in parts):
+            return False
+        is_update = number < len(facts.updated)
+        return visible.count(parts) > 1 or (is_update and any(part.op == "placeholder" for part in parts))
+
+    return tuple(is_repeated(number, parts) for number, parts in enumerate(results))
 
 
 def _tangent_orders(facts: BoundaryFacts) -> tuple[tuple[int, ...] | None, ...]:

@@ -151,8 +151,8 @@ class _Outputs:
         key = _storage_key(output)
         if key is None:
             return OutputFacts(requires_grad=needs_grad)
-        if key in self._inputs_by_storage and not _is_from_custom_function(output):
-            number = self._inputs_by_storage[key]
+        number = self._inputs_by_storage.get(key)
+        if number is not None and not _has_history_of_its_own(output, self._inputs[number]):
             # The steps start from the input as it came; after a metadata change the caller's input is another view.
             with_steps = not self._input_facts[number].mutates_metadata
             replay = _replay(output, with_steps=with_steps, base=self._inputs[number])
@@ -164,7 +164,7 @@ class _Outputs:
 
     def _facts_of_sharing(self, output: torch.Tensor, group: Sequence[torch.Tensor]) -> OutputFacts:
         root = _root_of(group)
-        if root is output or root is None:
+        if root is output or root is None or _has_history_of_its_own(output, root):
             return OutputFacts(requires_grad=output.requires_grad)
         replay = _replay(output, with_steps=_is_storage_root(root), base=root)
         if id(root) in self._first_position:
@@ -197,9 +197,18 @@ def _is_storage_root(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FunctionalTensor) and tensor.is_base_tensor()
 
 
-def _is_from_custom_function(tensor: torch.Tensor) -> bool:
-    """Whether a ``torch.autograd.Function`` made it: its backward, and not the view's, is what gradients must take."""
-    return isinstance(tensor.grad_fn, torch.autograd.function.BackwardCFunction)
+def _has_history_of_its_own(output: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether gradients must go another way than through the memory's owner.
+
+    That is so for results of a ``torch.autograd.Function``, whose backward counts and not the view's, and for detached
+    aliases that something differentiable was written into.
+    """
+    is_custom = isinstance(output.grad_fn, torch.autograd.function.BackwardCFunction)
+    return is_custom or (output.requires_grad and _history_root(output) is not _history_root(base))
+
+
+def _history_root(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor._base is None else tensor._base
 
 
 def _replay(output: torch.Tensor, *, with_steps: bool, base: torch.Tensor) -> ViewReplay:
