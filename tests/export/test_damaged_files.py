@@ -120,6 +120,19 @@ def test_a_deep_tree_and_a_deep_expression():
         load_bytes(with_program(STORED, changed))
 
 
+@pytest.mark.parametrize("base", [10, "s0"])
+def test_huge_numbers_are_not_computed(base):
+    power: object = ["Pow", 2, 60]
+    for _ in range(20):
+        power = ["Pow", power, 60]
+    for bomb in (["Pow", base, 10**12], ["LShift", 1, 10**12], power):
+        changed = program()
+        changed["symbols"][0]["symbol"] = "s0"
+        changed["guards"] = [{"condition": bomb, "at": None}]
+        with pytest.raises(ArtifactError):
+            load_bytes(with_program(STORED, changed))
+
+
 def test_another_major_version():
     changed = program() | {"version": [2, 0]}
     with pytest.raises(ArtifactError, match=r"format version \[2, 0\]"):

@@ -7,7 +7,7 @@ import torch
 
 from precast.errors import ExportError, InputTypeError, StateMutationError
 from precast.export import Dim, ExportedProgram, InputKind, OutputKind, export
-from tests.export.models import Everything, Function, Scale
+from tests.export.models import Everything, Function, Scale, stable_text
 
 FLAG = {"flag": torch.tensor(True)}
 
@@ -21,7 +21,7 @@ def op_names(exported: ExportedProgram) -> list[str]:
 
 
 def test_the_text_of_a_program(assert_golden):
-    assert_golden("everything", str(everything()))
+    assert_golden("everything", stable_text(everything()))
 
 
 def test_inputs_are_state_then_arguments():

@@ -42,12 +42,10 @@ def export(
     ``preserve_module_call_signature`` keep their own signatures in ``module_call_graph``. ``decompositions`` are ops to
     take apart on the way.
 
-    >>> from precast.capture import Dim
-    >>> exported = export(torch.nn.ReLU(), (torch.ones(3, 2),), dynamic_shapes=({0: Dim("batch", max=8)},))
-    >>> print(exported)
+    >>> print(export(torch.nn.ReLU(), (torch.ones(3, 2),)))
     ExportedProgram:
-        def forward(input_1: f32[s5, 2]):
-            relu: f32[s5, 2] = aten.relu.default(input_1)
+        def forward(input_1: f32[3, 2]):
+            relu: f32[3, 2] = aten.relu.default(input_1)
             return (relu,)
     <BLANKLINE>
     Graph signature:
@@ -56,7 +54,7 @@ def export(
         outputs:
           relu: USER_OUTPUT
     Range constraints:
-        s5 = batch in 0..8
+        none
     """
     _check_module(mod)
     tracepoints = Tracepoints()

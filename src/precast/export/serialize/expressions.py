@@ -9,6 +9,9 @@ from torch.utils._sympy.numbers import int_oo
 from precast.artifact.schema import Json, damaged
 
 MAX_DEPTH = 50
+MAX_ARGUMENTS = 1000
+MAX_NUMBER = 2**128
+_POWERS = ("Pow", "PowByNatural", "FloatPow", "LShift")
 _FUNCTIONS: dict[str, Callable[..., sympy.Basic]] = {
     function.__name__: function
     for function in (
@@ -67,6 +70,16 @@ def expression_from_json(content: Json, symbols: Mapping[str, sympy.Symbol], dep
         return sympy.Rational(*arguments)
     if name == "Float" and len(arguments) == 1 and isinstance(arguments[0], str):
         return sympy.Float(float.fromhex(arguments[0]))
-    if name not in _FUNCTIONS:
-        raise damaged(f"an expression uses the function {name!r}", "no such function of sizes is known")
-    return _FUNCTIONS[name](*(expression_from_json(each, symbols, depth + 1) for each in arguments))
+    if name not in _FUNCTIONS or len(arguments) > MAX_ARGUMENTS:
+        raise damaged(f"an expression uses the function {str(name)[:80]!r}", "no such function of sizes is known")
+    return _applied(name, [expression_from_json(each, symbols, depth + 1) for each in arguments])
+
+
+def _applied(name: str, arguments: list[sympy.Basic]) -> sympy.Basic:
+    """The function of its arguments, which sympy computes at once where they are numbers: so numbers stay small."""
+    if name in _POWERS and any(argument.is_number and not abs(argument) <= 64 for argument in arguments[1:]):
+        raise damaged("an expression has a huge exponent", f"it is {arguments[1]}")
+    result = _FUNCTIONS[name](*arguments)
+    if isinstance(result, sympy.Integer) and abs(result) > MAX_NUMBER:
+        raise damaged("an expression over sizes is a huge number", f"at most {MAX_NUMBER} is allowed")
+    return result

@@ -18,7 +18,7 @@ from precast.export.serialize.expressions import expression_from_json, expressio
 from precast.ir.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
 from precast.tracing.fake_inputs import FakeInputs
 
-MAX_UNBACKED = 100_000
+MAX_UNBACKED = 10_000
 
 
 def sizes_to_json(sizes: SymbolicSizes, hints: dict[str, int]) -> dict[str, Json]:
