@@ -26,6 +26,8 @@ NOT_COMPILED = {
     aten.rand.default: RANDOM,
     aten.randn.default: RANDOM,
     aten.randperm.default: RANDOM,
+    aten.resize_.default: "changes an argument: functional graphs have none of these",
+    aten.sym_is_contiguous.default: SIZE,
     aten.sym_numel.default: SIZE,
     aten.sym_size.int: SIZE,
     aten.sym_storage_offset.default: SIZE,
@@ -35,9 +37,7 @@ NOT_COMPILED = {
 
 def core_operators():
     names = [name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    packets = [
-        getattr(aten, name) for name in sorted({name.partition(".")[0] for name in names}) if hasattr(aten, name)
-    ]
+    packets = [getattr(aten, name) for name in sorted({name.partition(".")[0] for name in names})]
     overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
     return [overload for overload in overloads if torch.Tag.core in overload.tags]
 

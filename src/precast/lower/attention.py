@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.scalars import Constant, Load, Scalar, apply, as_scalar, cast
+from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
 from precast.lower.builder import Builder, Indices, Result, element, math_dtype
 from precast.lower.conditions import compare
 from precast.lower.registry import DECLINED, Lowered, lowering
@@ -46,9 +46,7 @@ def _scores(
     """What softmax is taken of, as a formula over the product of queries and keys."""
     with builder.part("scores"):
         product = _product(builder, query, _transposed(builder, key))
-    depth = query.shape[-1].constant
-    assert scale is not None or depth is not None, "the size of a head is known"
-    factor = 1 / math.sqrt(depth or 1) if scale is None else scale
+    factor = _factor(query, scale)
 
     def score(at: Indices) -> Scalar:
         value = Load(product, at) * factor
@@ -61,10 +59,18 @@ def _scores(
     return score
 
 
-def _is_known(query: Buffer, key: Buffer, scale: float | None, dropout: float) -> bool:
-    return (
-        not dropout and query.shape[:2] == key.shape[:2] and (scale is not None or query.shape[-1].constant is not None)
-    )
+def _factor(query: Buffer, scale: float | None) -> Scalar:
+    """What scores are multiplied by: one over the root of a head's size, unless given."""
+    if scale is not None:
+        return Constant(scale, query.dtype)
+    depth = query.shape[-1]
+    if depth.constant is not None:
+        return Constant(1 / math.sqrt(depth.constant or 1), query.dtype)
+    return cast(1.0 / apply("sqrt", IndexValue(depth, "f64")), query.dtype)
+
+
+def _is_known(query: Buffer, key: Buffer, dropout: float) -> bool:
+    return not dropout and query.shape[:2] == key.shape[:2]
 
 
 @lowering(aten._scaled_dot_product_flash_attention_for_cpu.default)
@@ -72,7 +78,7 @@ def attention(
     builder: Builder, query: Buffer, key: Buffer, value: Buffer, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: Buffer | None = None, scale: float | None = None,
 ) -> Lowered:  # fmt: skip
-    if not _is_known(query, key, scale, dropout_p):
+    if not _is_known(query, key, dropout_p):
         return DECLINED
     output, sums = builder.results
     query, key, value = (_single(builder, each) for each in (query, key, value))
@@ -107,13 +113,13 @@ def attention_backward(
     builder: Builder, gradient: Buffer, query: Buffer, key: Buffer, value: Buffer, output: Buffer, sums: Buffer,
     dropout_p: float, is_causal: bool, *, attn_mask: Buffer | None = None, scale: float | None = None,
 ) -> Lowered:  # fmt: skip
-    if not _is_known(query, key, scale, dropout_p):
+    if not _is_known(query, key, dropout_p):
         return DECLINED
     to_query, to_key, to_value = builder.results
     gradient, query, key, value = (_single(builder, each) for each in (gradient, query, key, value))
     score = _scores(builder, query, key, attn_mask, is_causal, scale)
     shape, dtype = (*query.shape[:-1], key.shape[-2]), query.dtype
-    factor = 1 / math.sqrt(query.shape[-1].constant or 1) if scale is None else scale
+    factor = _factor(query, scale)
 
     def weight(at: Indices) -> Scalar:
         return apply("exp", score(at) - cast(Load(sums, at[:3]), dtype))

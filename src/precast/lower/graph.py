@@ -90,6 +90,8 @@ def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> 
     value = value_of(node) if has_value(node) else None
     if isinstance(value, torch.SymInt):
         return to_index(value)
+    if isinstance(value, tuple | list) and all(isinstance(each, int | torch.SymInt) for each in value):
+        return to_indices(tuple(value))
     if node.target is operator.getitem:
         source, position = node.args
         assert isinstance(source, fx.Node)
