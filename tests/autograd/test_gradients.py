@@ -1,12 +1,13 @@
 """What the caller's autograd graph sees: tangents, gradients, errors, and gradients of gradients."""
 
+import copy
 import gc
 import weakref
 
 import pytest
 import torch
 
-from precast.autograd import aot_function
+from precast.autograd import aot_function, aot_module
 from precast.compilers import nop
 from precast.errors import CaptureError
 from tests.autograd.like_eager import CompilationCount, assert_like_eager, constants, leaf
@@ -338,3 +339,30 @@ def test_input_with_gradient_used_under_no_grad_alone():
             return x * y
 
     assert_like_eager(function)
+
+
+def test_second_order_updates_no_input_again():
+    def function(x, total):
+        total.mul_(x.mean())
+        return x**3 * total
+
+    x, total = leaf(3), torch.ones(3, dtype=torch.float64)
+    value = aot_function(function, nop)(x, total)
+    updated = total.detach().clone()
+    first = torch.autograd.grad(value.sum(), x, create_graph=True, retain_graph=True)[0]
+    assert torch.equal(total, updated)
+    again = torch.autograd.grad(value.sum(), x, create_graph=True)[0]
+    assert torch.equal(first, again)
+
+
+def test_second_order_updates_no_buffer_again():
+    norm = torch.nn.BatchNorm1d(4).double()
+    expected = copy.deepcopy(norm)
+    x = leaf(3, 4)
+    results = []
+    for module in (expected, aot_module(norm, nop)):
+        (gradient,) = torch.autograd.grad(module(x).sin().sum(), x, create_graph=True)
+        results.append(torch.autograd.grad(gradient.square().sum(), x)[0])
+    torch.testing.assert_close(*results)
+    assert int(norm.num_batches_tracked) == 1
+    torch.testing.assert_close(norm.running_mean, expected.running_mean)

@@ -39,7 +39,10 @@ def gradient_function(function: FlatFunction, facts: BoundaryFacts) -> FlatFunct
 
     def run(*inputs: Any) -> list[Any]:
         primals, tangents = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
-        return _gradients(primals, _forward(function, primals, facts), tangents, facts, create_graph=True)
+        # The first run has updated the caller's tensors already.
+        pairs = zip(primals, facts.inputs, strict=True)
+        spared = [primal.clone() if fact.is_updated else primal for primal, fact in pairs]
+        return _gradients(primals, _forward(function, spared, facts), tangents, facts, create_graph=True)
 
     return run
 
