@@ -34,8 +34,11 @@ def translatable(exported: ExportedProgram, rules: RuleTable) -> ExportedProgram
         return exported
     kept = list(rules.overloads())
     exported = exported.run_decompositions(None, _preserve_ops=kept)
-    while table := _further(exported.graph_module, rules):
+    tried: set[OperatorBase] = set()
+    # A decomposition may lead back to the operator itself: each is tried once.
+    while table := {op: rule for op, rule in _further(exported.graph_module, rules).items() if op not in tried}:
         exported = exported.run_decompositions(table, _preserve_ops=kept)
+        tried |= table.keys()
     return exported
 
 

@@ -9,7 +9,14 @@ import onnx_ir as ir
 
 from precast.errors import InputValueError, OptionError
 from precast.ir.program import Program
-from precast.onnx import attention_rules, operator_rules, size_rules, split_rules
+from precast.onnx import (
+    attention_rules,
+    control_flow_rules,
+    operator_rules,
+    reduction_rules,
+    size_rules,
+    split_rules,
+)
 from precast.onnx.aten_capture import capture_aten
 from precast.onnx.input_adapter import InputAdapter
 from precast.onnx.optimize import finish
@@ -25,7 +32,8 @@ from precast.onnx.verify import Verification, verify_model
 DEFAULT_OPSET = 20
 """Has Gelu, and every runtime of the last years reads it."""
 
-RULE_FILES = (attention_rules, operator_rules, size_rules, split_rules)
+RULE_FILES = (attention_rules, control_flow_rules, operator_rules, reduction_rules, size_rules, split_rules)
+"""Importing them fills the table."""
 
 
 def export(

@@ -28,6 +28,8 @@ def first_difference(model: ir.Model, program: Program, inputs: Sequence[torch.T
     probe = model.clone()
     own = {value.name: value for node in probe.graph for value in node.outputs}
     probed = [name for name in by_node.values() if name in own]
+    if not probed:
+        return None
     probe.graph.outputs[:] = [own[name] for name in probed]
     actual = dict(zip(probed, Session(probe).run(inputs), strict=True))
     recorder = _ValueRecorder(program.module)

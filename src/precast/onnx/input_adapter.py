@@ -77,10 +77,10 @@ def flatten(arguments: Mapping[str, Any]) -> Leaves:
 def drop_constants(leaves: Leaves, constants: Mapping[str, object]) -> Leaves:
     """The tensors alone; what is no tensor must be what the model was exported with."""
     for path, value in leaves.items():
-        is_known = path in constants
-        if isinstance(value, torch.Tensor) and not is_known:
+        is_known, expected = path in constants, constants.get(path)
+        # A tensor can be a constant too: as the default of a parameter.
+        if (value is expected and is_known) or (isinstance(value, torch.Tensor) and not is_known):
             continue
-        expected = constants.get(path)
         if not is_known or type(value) is not type(expected) or (value != expected and value == value):
             expectation = f"exported with {expected!r}" if is_known else "exported with a tensor there"
             raise InputValueError(
@@ -126,8 +126,9 @@ class InputAdapter:
     ) -> "InputAdapter":
         signature = signature_of(model)
         leaves = flatten(merge_keywords(signature, bind(signature, args, kwargs)))
-        constants = {path: value for path, value in leaves.items() if not isinstance(value, torch.Tensor)}
-        return cls(signature, constants, _graph_order(leaves, args, kwargs), program, program.state)
+        names = _graph_order(leaves, args, kwargs)
+        constants = {path: value for path, value in leaves.items() if path not in names}
+        return cls(signature, constants, names, program, program.state)
 
     def __call__(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], *, include_state: bool = False

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
-from onnxscript.function_libs.torch_lib.ops import core
 
 from precast.onnx.opsets import op, op20, op21
 from precast.onnx.rules import rule
@@ -39,15 +38,6 @@ def maximum_of_two(x: Any, y: Any) -> Any:
 def squeeze_dims(x: Any, dims: Sequence[int]) -> Any:
     ones = [dim for dim in dims if x.shape and x.shape[dim] == 1]
     return op.Squeeze(x, ones) if ones else op.Identity(x)
-
-
-@rule("aten::var_mean.correction")
-def variance_and_mean(
-    x: Any, dim: Sequence[int] | None = None, correction: float | None = None, keepdim: bool = False
-) -> Any:
-    axes: Any = list(dim or range(len(x.shape)))
-    mean = op.ReduceMean(x, axes, keepdims=int(keepdim))
-    return core.aten_var_correction(x, axes, 1.0 if correction is None else float(correction), keepdim), mean
 
 
 @rule("aten::gelu", since=20)

@@ -27,6 +27,7 @@ def _finish(model: ir.Model, *, opset: int, optimize: bool) -> None:
         if optimize:
             optimizer.optimize_ir(model, inline=False)
             fuse_patterns(model, opset=opset)
+            passes.IdentityEliminationPass()(model)
     ir.passes.Sequential(
         passes.RemoveUnusedNodesPass(), passes.RemoveUnusedOpsetsPass(), passes.OutputFixPass(), passes.NameFixPass()
     )(model)

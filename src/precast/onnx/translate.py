@@ -117,17 +117,26 @@ def _is_complex(node: fx.Node) -> bool:
 
 
 class GraphBuilder:
-    """Translates one fx graph; ``values`` maps what its nodes give to ONNX values."""
+    """Translates one fx graph; ``values`` maps what its nodes give to ONNX values.
+
+    A graph inside another one has that as ``outer``, and ``name`` tells it from its siblings.
+    """
 
     def __init__(
-        self, module: fx.GraphModule, rules: RuleTable, sizes: SizeNames, *, outer: "GraphBuilder | None" = None
+        self,
+        module: fx.GraphModule,
+        rules: RuleTable,
+        sizes: SizeNames,
+        *,
+        outer: "GraphBuilder | None" = None,
+        name: str = "",
     ) -> None:
         self.module = module
         self.rules = rules
         self.sizes = sizes
         self.values: dict[fx.Node, Any] = {}
         self.recorder = Recorder()
-        self.prefix: str = "" if outer is None else f"{outer.prefix}{outer.current}."
+        self.prefix: str = "" if outer is None else f"{outer.prefix}{outer.current}.{name}."
         self.uses: list[RuleUse] = [] if outer is None else outer.uses
         self._functions: dict[str, Any] = {} if outer is None else outer._functions
         self.current: str = ""

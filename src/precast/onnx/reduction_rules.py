@@ -1,0 +1,56 @@
+"""Variance and its kin in the form that layer normalization is recognized by."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import onnx_ir as ir
+
+from precast.onnx.opsets import op
+from precast.onnx.rules import rule
+
+
+def _variance(x: Any, dim: Sequence[int] | int | None, correction: float, keepdim: bool) -> tuple[Any, Any]:
+    """The variance and the mean."""
+    dims = [dim] if isinstance(dim, int) else list(dim or [])
+    axes = [axis if axis < 0 else axis - len(x.shape) for axis in dims or range(len(x.shape))]
+    mean = op.ReduceMean(x, axes, keepdims=1)
+    deviation = op.Sub(x, mean)
+    variance = op.ReduceMean(op.Mul(deviation, deviation), axes, keepdims=int(keepdim))
+    if correction:
+        variance = op.Mul(variance, _correcting(x, axes, correction))
+    return variance, mean if keepdim or not axes else op.Squeeze(mean, axes)
+
+
+def _correcting(x: Any, axes: Sequence[int], correction: float) -> Any:
+    """What turns a mean of squares into a sum divided by less than their number."""
+    sizes = [x.shape[axis] for axis in axes]
+    if all(isinstance(size, int) for size in sizes):
+        count = prod(sizes)
+        divisor = max(0.0, count - correction)
+        factor = count / divisor if divisor else float("inf") if count else float("nan")
+        return op.Constant(value=ir.tensor(factor, dtype=x.dtype))
+    counted = op.ReduceProd(op.Gather(op.Shape(x), list(axes)), keepdims=0)
+    number = op.Cast(counted, to=x.dtype)
+    least = op.Constant(value=ir.tensor(0.0, dtype=x.dtype))
+    return op.Div(number, op.Max(op.Sub(number, op.Constant(value=ir.tensor(correction, dtype=x.dtype))), least))
+
+
+@rule("aten::var.correction")
+def var(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    return _variance(x, dim, 1.0 if correction is None else float(correction), keepdim)[0]
+
+
+@rule("aten::var.dim")
+def var_dim(x: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+    return _variance(x, dim, float(unbiased), keepdim)[0]
+
+
+@rule("aten::var_mean.correction")
+def var_mean(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    return _variance(x, dim, 1.0 if correction is None else float(correction), keepdim)
+
+
+@rule("aten::std.correction")
+def std(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    return op.Sqrt(var(x, dim, correction, keepdim))

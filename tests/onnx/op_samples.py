@@ -1,0 +1,51 @@
+"""Every operator that torch itself tests, as a model of one call, exported to ONNX and compared in onnxruntime."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils import _pytree as pytree
+
+from precast.onnx import export
+
+OPS: dict[str, OpInfo] = {
+    f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name: op
+    for op in op_db
+    if torch.float32 in op.supported_dtypes("cpu") and not op.name.startswith("jiterator")
+}
+GAPS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("op_gaps.toml").read_text(encoding="utf-8"))
+"""What cannot be exported, or not compared, and why. May only shrink: an entry that works fails its test."""
+
+
+def samples(op: OpInfo, *, count: int) -> list[SampleInput]:
+    """At most ``count`` of the op's sample calls, spread evenly."""
+    torch.manual_seed(0)
+    found = list(op.sample_inputs("cpu", torch.float32, requires_grad=False))
+    return found[:: max(1, -(-len(found) // count))]
+
+
+def assert_exports(name: str, *, count: int) -> None:
+    """Verification compares with eager on the sample itself."""
+    op = OPS[name]
+    for sample in samples(op, count=count):
+        leaves, tree = pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+        program = export(_model(op, leaves, tree), tuple(tensor.clone() for tensor in tensors))
+        assert not program.verification.skipped, program.verification
+
+
+def _model(op: OpInfo, leaves: list[Any], tree: pytree.TreeSpec) -> Callable[..., list[torch.Tensor]]:
+    """The sample as a function of its tensors alone."""
+
+    def call(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        remaining = iter(tensors)
+        filled = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(filled, tree)
+        return [out for out in pytree.tree_leaves(op.get_op()(*args, **kwargs)) if isinstance(out, torch.Tensor)]
+
+    return call

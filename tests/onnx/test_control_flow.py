@@ -1,0 +1,82 @@
+"""Control flow in ONNX: branches and loops as nodes with graphs inside."""
+
+import pytest
+import torch
+from torch import nn
+from torch._higher_order_ops.map import map as map_over
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
+
+from precast.capture import Dim
+from precast.onnx import export
+
+
+class Choice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: self.layer(x).sin(), lambda x: x.cos(), (x,))
+
+
+class Loop(nn.Module):
+    def forward(self, step, x):
+        return while_loop(lambda step, x: step < 5, lambda step, x: (step + 1, x * 1.1 + step), (step, x))
+
+
+class Running(nn.Module):
+    def forward(self, x):
+        return scan(lambda total, row: (total + row, total * 2), torch.zeros(3), x, dim=0)
+
+
+class Rows(nn.Module):
+    def forward(self, x):
+        return map_over(lambda row, other: row.sin() + other, x, x[0].clone())
+
+
+class Nested(nn.Module):
+    def forward(self, x):
+        def positive(x):
+            return torch.cond(x.max() > 2, lambda x: x / 2, lambda x: x * 2, (x,))
+
+        return torch.cond(x.sum() > 0, positive, lambda x: x.abs(), (x,))
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize(
+    ("model", "operator", "call"),
+    [
+        (Choice(), "If", (torch.ones(2, 3),)),
+        (Loop(), "Loop", (torch.tensor(0), torch.ones(2))),
+        (Running(), "Scan", (torch.randn(4, 3),)),
+        (Rows(), "Scan", (torch.randn(4, 3),)),
+        (Nested(), "If", (torch.ones(3),)),
+    ],
+)
+def test_operator_and_numbers(model: nn.Module, operator: str, call: tuple[torch.Tensor, ...], optimize: bool):
+    program = export(model, call, optimize=optimize)
+    assert operator in [node.op_type for node in program.model.graph]
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.5, 3.0])
+def test_branches_are_chosen_at_run_time(value: float):
+    x = torch.full((3,), value)
+    torch.testing.assert_close(export(Nested(), (torch.ones(3),))(x), Nested()(x))
+
+
+@pytest.mark.parametrize("start", [0, 3, 9])
+def test_loops_run_as_often_as_they_must(start: int):
+    call = torch.tensor(start), torch.ones(2)
+    torch.testing.assert_close(export(Loop(), (torch.tensor(0), torch.ones(2)))(*call), Loop()(*call))
+
+
+def test_scans_take_any_length():
+    program = export(Running(), (torch.randn(4, 3),), dynamic_shapes=({0: Dim("steps", min=2)},))
+    x = torch.randn(9, 3)
+    torch.testing.assert_close(program(x), Running()(x))
+
+
+def test_operators_inside_are_reported():
+    program = export(Choice(), (torch.ones(2, 3),))
+    assert {"aten::sin", "aten::cos", "higher_order::cond"} <= {use.operator for use in program.rules}
