@@ -151,7 +151,7 @@ class _KernelWriter:
         pragmas = _pragmas(loop, is_outermost=is_outermost, is_innermost=is_innermost)
         reduction = self.reduction_clause(loop.accumulators) if is_innermost else ""
         headers = [_header(variable) for variable in loop.variables]
-        inner = self.body(loop.body)
+        inner = _scoped(self.body(loop.body), is_alone=bool(headers))
         for position in reversed(range(len(headers))):
             pragma = pragmas.get(position, "")
             # A vector's accumulators must be declared in the loop that is a vector, not in one around it.

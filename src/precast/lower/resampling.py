@@ -64,9 +64,8 @@ class Axis:
 
 
 def nearest_taps(axis: Axis, at: Index, *, exact: bool) -> list[Tap]:
-    shift = 0.5 if exact else 0.0
-    position = (axis.number(at) + shift) * axis.ratio() if exact else axis.number(at) * axis.ratio()
-    return [Tap(axis.place(cast(apply("floor", position), "i64")), None)]
+    center = axis.number(at) + 0.5 if exact else axis.number(at)
+    return [Tap(axis.place(cast(apply("floor", center * axis.ratio()), "i64")), None)]
 
 
 def _source_position(axis: Axis, at: Index, *, align_corners: bool) -> Scalar:

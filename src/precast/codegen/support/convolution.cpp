@@ -218,7 +218,7 @@ struct plain_loops {
         return a * s[0] + b * s[1] + at[0] * s[2] + at[1] * s[3] + at[2] * s[4];
     }
 
-    // Calls `body(input position)` for where tap `tap` of output position `at` falls, if that is inside.
+    // Where in the input tap `tap` of output position `at` falls; false if that is outside.
     bool input_position(const std::array<int64_t, 3>& at, const std::array<int64_t, 3>& tap, std::array<int64_t, 3>& found) const {
         for (int dim = 0; dim < 3; ++dim) {
             found[dim] = at[dim] * stride[dim] - padding[dim] + tap[dim] * dilation[dim];
@@ -227,7 +227,7 @@ struct plain_loops {
         return true;
     }
 
-    // Calls `body(output position)` for the one whose tap `tap` falls on input position `at`, if there is one.
+    // The output position whose tap `tap` falls on input position `at`; false if there is none.
     bool output_position(const std::array<int64_t, 3>& at, const std::array<int64_t, 3>& tap, std::array<int64_t, 3>& found) const {
         for (int dim = 0; dim < 3; ++dim) {
             const int64_t start = at[dim] + padding[dim] - tap[dim] * dilation[dim];
