@@ -1,4 +1,4 @@
-"""Subscripts that the loop computes: they simplify like variables, and everything behind them is rewritten with them."""
+"""Subscripts that the loop computes: they simplify like variables, and what is behind them is rewritten with them."""
 
 import pytest
 
