@@ -11,17 +11,31 @@ from precast._version import __version__
 # Public name → the module that defines it.
 _HOMES = {
     "BackwardSignature": "precast.autograd",
+    "ConstantArgument": "precast.export",
+    "CustomObjArgument": "precast.export",
     "Dim": "precast.capture",
+    "ExportGraphSignature": "precast.export",
+    "ExportedProgram": "precast.export",
     "GraphSignature": "precast.autograd",
+    "InputKind": "precast.export",
+    "InputSpec": "precast.export",
+    "ModuleCallEntry": "precast.export",
+    "ModuleCallSignature": "precast.export",
     "Options": "precast.options",
+    "OutputKind": "precast.export",
+    "OutputSpec": "precast.export",
     "PrecastError": "precast.errors",
     "Program": "precast.ir.program",
+    "SymIntArgument": "precast.export",
+    "TensorArgument": "precast.export",
+    "TokenArgument": "precast.export",
     "aot_export_joint_simple": "precast.autograd",
     "aot_export_module": "precast.autograd",
     "aot_function": "precast.autograd",
     "aot_module": "precast.autograd",
     "aot_module_simplified": "precast.autograd",
     "capture": "precast.capture",
+    "capture_pre_autograd_graph": "precast.export",
     "compile": "precast.api",
     "compiled_function": "precast.autograd",
     "compiled_module": "precast.autograd",
@@ -31,7 +45,7 @@ _HOMES = {
     "default_partition": "precast.partition",
     "draw_graph": "precast.compilers",
     "draw_graph_compile": "precast.compilers",
-    "explain": "precast.report",
+    "explain": "precast.report.explain",
     "functional_program": "precast.pipeline",
     "functionalize": "precast.functionalize",
     "fx_graph_cse": "precast.compilers",
@@ -42,6 +56,7 @@ _HOMES = {
     "in_child_process": "precast.compilers",
     "interpret": "precast.ir.interpreter",
     "list_backends": "precast.compilers",
+    "load": "precast.export",
     "make_boxed_compiler": "precast.autograd",
     "make_boxed_func": "precast.autograd",
     "memory_efficient_fusion": "precast.compilers",
@@ -52,16 +67,18 @@ _HOMES = {
     "print_compile": "precast.compilers",
     "print_program": "precast.ir.printer",
     "register_backend": "precast.compilers",
+    "save": "precast.export",
     "set_model_name": "precast.autograd",
     "simple_ts_compile": "precast.compilers",
     "ts_compile": "precast.compilers",
+    "unflatten": "precast.export",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
 # Packages that are public themselves.
-_PACKAGES = {"autograd", "compilers", "partition"}
+_PACKAGES = {"autograd", "compilers", "export", "onnx", "partition", "runtime"}
 
 
 def __getattr__(name: str) -> object:
@@ -114,6 +131,23 @@ if TYPE_CHECKING:
     from precast.compilers import simple_ts_compile as simple_ts_compile
     from precast.compilers import ts_compile as ts_compile
     from precast.errors import PrecastError as PrecastError
+    from precast.export import ConstantArgument as ConstantArgument
+    from precast.export import CustomObjArgument as CustomObjArgument
+    from precast.export import ExportedProgram as ExportedProgram
+    from precast.export import ExportGraphSignature as ExportGraphSignature
+    from precast.export import InputKind as InputKind
+    from precast.export import InputSpec as InputSpec
+    from precast.export import ModuleCallEntry as ModuleCallEntry
+    from precast.export import ModuleCallSignature as ModuleCallSignature
+    from precast.export import OutputKind as OutputKind
+    from precast.export import OutputSpec as OutputSpec
+    from precast.export import SymIntArgument as SymIntArgument
+    from precast.export import TensorArgument as TensorArgument
+    from precast.export import TokenArgument as TokenArgument
+    from precast.export import capture_pre_autograd_graph as capture_pre_autograd_graph
+    from precast.export import load as load
+    from precast.export import save as save
+    from precast.export import unflatten as unflatten
     from precast.functionalize import functionalize as functionalize
     from precast.ir.interpreter import interpret as interpret
     from precast.ir.printer import print_program as print_program
@@ -123,4 +157,4 @@ if TYPE_CHECKING:
     from precast.partition import default_partition as default_partition
     from precast.partition import min_cut_rematerialization_partition as min_cut_rematerialization_partition
     from precast.pipeline import functional_program as functional_program
-    from precast.report import explain as explain
+    from precast.report.explain import explain as explain

@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def backends(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List the backends that precast.compile can be told to use."""
+    """List what can be chosen as backend."""
     described = {name: _describe(name) for name in list_backends()}
     if as_json:
         typer.echo(json.dumps(described, indent=2))

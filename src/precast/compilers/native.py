@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import fx
 
-import precast
 from precast.build.compiler import find_compiler
 from precast.build.library import Library, build, find_library
 from precast.cache import content_key, open_store
@@ -118,7 +117,7 @@ def open_entries(library: Library, programs: Sequence[LoopProgram]) -> tuple[Ent
 @cache
 def _own_sources() -> str:
     """A hash of the code that makes code: a checkout changes without its version changing."""
-    root = Path(precast.__file__).parent
+    root = Path(__file__).parents[1]
     paths = sorted(
         path for folder in _MAKERS for path in (root / folder).rglob("*") if path.suffix in (".py", ".h", ".cpp")
     )

@@ -1,5 +1,9 @@
 """The program as an object that people inspect, rewrite, ship and reload, with its contract written down."""
 
+import sys
+from types import ModuleType
+from typing import Any
+
 from precast.capture import Dim
 from precast.export.export import export
 from precast.export.load import load
@@ -43,3 +47,13 @@ __all__ = [
     "save",
     "unflatten",
 ]
+
+
+class _CallablePackage(ModuleType):
+    """Lets ``precast.export(module, args)`` stand beside ``precast.export.load(file)``."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> ExportedProgram:
+        return export(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallablePackage
