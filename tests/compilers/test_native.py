@@ -194,4 +194,5 @@ def test_a_place_that_was_just_computed_is_not_read_before_it_is_written(compile
         return torch.nn.functional.cross_entropy(x, target, weight=weight)
 
     x, target, weight = torch.randn(2, 3, dtype=torch.bfloat16), torch.tensor([2, 0]), torch.rand(3).bfloat16()
-    assert_like_eager(compiled(function), function, x.requires_grad_(), target, weight)
+    ours, eager = compiled(function)(x.requires_grad_(), target, weight), function(x, target, weight)
+    torch.testing.assert_close(ours, eager, rtol=0.05, atol=0.01)
