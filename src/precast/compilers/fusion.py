@@ -1,4 +1,7 @@
-"""AOT autograd with the choices that make most programs fast: fused kernels, and recomputing what is cheap."""
+"""AOT autograd with the choices that make most programs fast: fused kernels, and recomputing what is cheap.
+
+On CPUs that is the native backend, whose operators are taken apart as it wants them.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +12,6 @@ from torch import fx
 from precast.autograd import aot_function, aot_module
 from precast.compilers.registry import get_backend, list_backends
 from precast.compilers.torchscript import simple_ts_compile
-from precast.ops.decompositions import default_decompositions
 from precast.partition import min_cut_rematerialization_partition
 
 # Device → backends that can compile for it, fastest first.
@@ -32,7 +34,7 @@ def memory_efficient_fusion(
     choices: dict[str, Any] = {
         "fw_compiler": fastest_compile,
         "partition_fn": min_cut_rematerialization_partition,
-        "decompositions": default_decompositions,
+        "decompositions": get_backend("native").decompositions,
         **overrides,
     }
     return aot_module(fn, **choices) if isinstance(fn, torch.nn.Module) else aot_function(fn, **choices)
