@@ -62,3 +62,8 @@ def test_returning_an_input_or_one_value_twice_gives_memory_of_its_own():
 def test_results_that_are_no_tensors_pass_through():
     program = lowered(lambda x: (None, x.shape[0], x * 2), torch.ones(3, 2), dynamic=True)
     assert [type(each).__name__ for each in program.results] == ["NoneType", "Index", "Buffer"]
+
+
+def test_reading_memory_beyond_a_tensor_is_refused():
+    with pytest.raises(LoweringError, match="reads beyond the tensor"):
+        lowered(lambda x: torch.as_strided(x[1:], (3,), (1,)) * 2, torch.ones(6))

@@ -20,13 +20,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from precast.errors import LoweringError
 from precast.ir.loops.buffers import ITEM_SIZES, Buffer
 from precast.ir.loops.index import Index, Symbol, atoms
 from precast.ir.loops.program import Argument, FallbackStep, LoopProgram, SizeSource, Slot
 from precast.ir.loops.scalars import Load
-from precast.ir.node_meta import has_value, source_line_of, value_of
+from precast.ir.node_meta import has_value, source_line_of, tensor_of, value_of
 from precast.ir.tensor_spec import dtype_name
 from precast.lower.builder import Builder, Result
 from precast.lower.registry import DECLINED, rule_for
@@ -36,6 +37,10 @@ MAX_RANK = 16
 """As many as ``PRECAST_MAX_RANK`` of the C interface."""
 Lowered = object
 """A node's meaning here: a buffer, a tuple of them, an index for a symbolic number, or a plain constant."""
+
+
+_BY_MEMORY = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+"""Operators that find elements by their place in the memory behind a tensor."""
 
 
 def lower_graph(graph_module: fx.GraphModule, *, name: str = "main", fallbacks: bool = True) -> LoopProgram:
@@ -105,12 +110,29 @@ def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> 
     builder.at = str(source_line_of(node) or "") or None
     rule, replace = rule_for(node.target), _replacing(meanings)
     lowered: Lowered = DECLINED
+    if node.target in _BY_MEMORY:
+        _require_whole_memory(node)
     if rule is not None:
         lowered = rule(builder, *map(replace, node.args), **{key: replace(each) for key, each in node.kwargs.items()})
     if lowered is not DECLINED:
         return lowered
     outputs = _fall_back(node, builder, meanings)
     return outputs[0] if isinstance(value, torch.Tensor) else _with_absent(values, outputs)
+
+
+def _require_whole_memory(node: fx.Node) -> None:
+    """Refuse to find elements by their place in memory where a buffer of ours is only a part of eager's memory."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    value = tensor_of(source)
+    whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+    if not statically_known_true(whole) or not statically_known_true(value.storage_offset() == 0):
+        raise LoweringError(
+            f"{node.target} reads beyond the tensor that it is given.",
+            at=str(source_line_of(node) or "") or None,
+            why=f"{source.name} is a part of a larger memory, of which native code sees this part only",
+            fix="call clone() before as_strided, index instead, or compile with backend='interpret'",
+        )
 
 
 def _with_absent(values: Sequence[object], outputs: tuple[Buffer, ...]) -> tuple[Buffer | None, ...]:
