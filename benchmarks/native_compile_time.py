@@ -1,7 +1,7 @@
 """Time to the first result, cold and warm, of the native backend and of torch.compile; and how it grows with depth.
 
-Each measurement is a process of its own with a cache folder of its own: ``cold`` starts with an empty one, ``warm`` with
-what the cold one left. Writes a table, and JSON with ``--json``.
+Each measurement is a process of its own with a cache folder of its own: ``cold`` starts with an empty one, ``warm``
+with what the cold one left. Writes a table, and JSON with ``--json``.
 
     python benchmarks/native_compile_time.py            # everything
     python benchmarks/native_compile_time.py bert-inference --small
