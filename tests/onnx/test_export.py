@@ -156,6 +156,18 @@ def test_attention(causal: bool, mask: torch.dtype | None, opset: int):
     torch.testing.assert_close(program(query, key, value, bias), attend(query, key, value, bias))
 
 
+@pytest.mark.parametrize("opset", [18, 23])
+def test_rows_that_may_look_at_nothing_are_zero(opset: int):
+    query, mask = torch.randn(1, 2, 3, 8), torch.tensor([[True] * 3, [False] * 3, [True, False, False]])
+
+    def attend(query, mask):
+        return nn.functional.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+
+    result = export(attend, (query, mask), opset=opset)(query, mask)
+    assert (result[:, :, 1] == 0).all()
+    torch.testing.assert_close(result, attend(query, mask))
+
+
 def test_attention_with_shared_heads():
     query, key = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
 

@@ -21,6 +21,7 @@ SUBCOMMANDS = {
     "explain": "Tell what native code a model becomes.",
     "export": "Export a module to a file.",
     "inspect": "Show what is in an exported file.",
+    "onnx": "Write a model as an ONNX file.",
 }
 
 

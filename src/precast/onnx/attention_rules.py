@@ -31,15 +31,11 @@ def attention(
     transposed = op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2])
     scores = op.MatMul(op.Mul(query, _scale(query, scale)), transposed)
     if is_causal:
-        scores = op.Where(_causal_mask(query, key), scores, _minus_infinity(query))
+        scores = op.Add(scores, _as_bias(_causal_mask(query, key), query))
     if attn_mask is not None:
-        is_bool = attn_mask.dtype == ir.DataType.BOOL
-        scores = op.Where(attn_mask, scores, _minus_infinity(query)) if is_bool else op.Add(scores, attn_mask)
-    weights = op.Softmax(scores, axis=-1)
-    if attn_mask is not None and attn_mask.dtype == ir.DataType.BOOL:
-        # A row that may look at nothing gives NaN in softmax; torch defines its result as zero.
-        weights = op.Where(op.IsNaN(weights), _constant(0.0, query), weights)
-    return op.MatMul(_dropped(weights, dropout_p), value)
+        scores = op.Add(scores, _as_bias(attn_mask, query) if _is_bool(attn_mask) else attn_mask)
+    weights = _dropped(op.Softmax(scores, axis=-1), dropout_p)
+    return _without_blind_rows(op.MatMul(weights, value), attn_mask, query)
 
 
 @rule(_SDPA, since=23)
@@ -53,19 +49,31 @@ def attention_node(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    is_bool = attn_mask is not None and attn_mask.dtype == ir.DataType.BOOL
-    if len(query.shape) != 4 or dropout_p or is_bool:
+    if len(query.shape) != 4 or dropout_p:
         return attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     result, *_ = op23.Attention(query, key, value, attn_mask, scale=scale, is_causal=int(is_causal))
-    return result
+    return _without_blind_rows(result, attn_mask, query)
 
 
 def _constant(value: float, like: Any) -> Any:
     return op.Constant(value=ir.tensor(value, dtype=like.dtype))
 
 
-def _minus_infinity(like: Any) -> Any:
-    return _constant(-math.inf, like)
+def _is_bool(mask: Any) -> bool:
+    return mask is not None and bool(mask.dtype == ir.DataType.BOOL)
+
+
+def _as_bias(mask: Any, like: Any) -> Any:
+    """What to add to scores where the mask forbids; layers that share a mask will share this too."""
+    return op.Where(mask, _constant(0.0, like), _constant(-math.inf, like))
+
+
+def _without_blind_rows(result: Any, mask: Any, like: Any) -> Any:
+    """A row that may look at nothing is NaN after softmax; torch defines its result as zero."""
+    if not _is_bool(mask):
+        return result
+    sees_something = op.ReduceMax(op.Cast(mask, to=ir.DataType.INT32), [-1], keepdims=1)
+    return op.Where(op.Cast(sees_something, to=ir.DataType.BOOL), result, _constant(0.0, like))
 
 
 def _scale(query: Any, scale: float | None) -> Any:

@@ -23,24 +23,36 @@ _SWAP_LAST = [0, 1, 3, 2]
 
 def fuse_patterns(model: ir.Model, *, opset: int) -> None:
     """Change ``model`` in place; only operators that ``opset`` has are used."""
-    rules = [*_layer_norm_rules()]
-    if opset >= 20:
-        rules += _gelu_rules()
-    pattern.RewriteRuleSet(rules, commute=True).apply_to_model(model)
-    pattern.RewriteRuleSet([_layer_norm_bias_rule()], commute=True).apply_to_model(model)
-    if opset >= 23:
-        pattern.RewriteRuleSet(_attention_rules(), commute=True).apply_to_model(model)
+    # Matching in every order of operands is slow: patterns are tried only where their core is there.
+    cores = {(node.op_type, _producer(node)) for node in model.graph.all_nodes()}
+    rules: list[pattern.RewriteRule] = []
+    if opset >= 20 and cores & {("Erf", "Mul"), ("Erf", "Div")}:
+        rules += _gelu_rules("none", _erf_gate)
+    if opset >= 20 and ("Tanh", "Mul") in cores:
+        rules += _gelu_rules("tanh", _tanh_gate)
+    if ("Sqrt", "Add") in cores:
+        rules += [_layer_norm_rule()]
+    if opset >= 23 and cores & {("Softmax", name) for name in ("MatMul", "Mul", "Div", "Add")}:
+        rules += _attention_rules()
+    if rules and pattern.RewriteRuleSet(rules, commute=True).apply_to_model(model):
+        pattern.RewriteRuleSet([_layer_norm_bias_rule()], commute=True).apply_to_model(model)
         pattern.RewriteRuleSet([transpose_transpose_rule]).apply_to_model(model)
 
 
-def _gelu_rules() -> list[pattern.RewriteRule]:
-    gates = {"none": _erf_gate, "tanh": _tanh_gate}
+def _producer(node: ir.Node) -> str:
+    """The operator that makes a node's first input."""
+    first = node.inputs[0] if node.inputs else None
+    producer = first.producer() if first is not None else None
+    return producer.op_type if producer is not None else ""
+
+
+def _gelu_rules(approximate: str, gate: Callable[..., Any]) -> list[pattern.RewriteRule]:
     shapes: list[Callable[[Any, Any, Any], Any]] = [
         lambda op, x, gate: op.Mul(op.Mul(x, 0.5), gate),
         lambda op, x, gate: op.Mul(op.Mul(x, gate), 0.5),
         lambda op, x, gate: op.Mul(x, op.Mul(gate, 0.5)),
     ]
-    return [_gelu_rule(approximate, gate, shape) for approximate, gate in gates.items() for shape in shapes]
+    return [_gelu_rule(approximate, gate, shape) for shape in shapes]
 
 
 def _gelu_rule(approximate: str, gate: Callable[..., Any], shape: Callable[..., Any]) -> pattern.RewriteRule:
@@ -62,7 +74,7 @@ def _tanh_gate(op: Any, x: Any) -> Any:
     return op.Add(op.Tanh(op.Mul(op.Add(x, op.Mul(cube, 0.044715)), _TANH_SCALE)), 1.0)
 
 
-def _layer_norm_rules() -> list[pattern.RewriteRule]:
+def _layer_norm_rule() -> pattern.RewriteRule:
     def written_out(op: Any, x: Any, scale: Any, epsilon: Any) -> Any:
         deviation = op.Sub(x, op.ReduceMean(x, [-1], keepdims=1))
         square = _ANY_OF([op.Mul(deviation, deviation), op.Pow(deviation, 2.0)])
@@ -76,7 +88,7 @@ def _layer_norm_rules() -> list[pattern.RewriteRule]:
     def fused(op: Any, x: Any, scale: Any, epsilon: Any, **_: Any) -> Any:
         return op.LayerNormalization(x, scale, axis=-1, epsilon=_number(epsilon))
 
-    return [pattern.RewriteRule(written_out, fused, is_layer_norm, name="layer_norm")]
+    return pattern.RewriteRule(written_out, fused, is_layer_norm, name="layer_norm")
 
 
 def _layer_norm_bias_rule() -> pattern.RewriteRule:

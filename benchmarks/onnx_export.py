@@ -1,0 +1,82 @@
+"""How long exporting BERT-base to ONNX takes, and how fast the file runs, beside ``torch.onnx.export(dynamo=True)``.
+
+Target: no slower to export, no slower in onnxruntime. Both are measured in turns, so that a busy machine treats them
+alike; the best of each counts. Exporting runs on one processor: its time is that of the processor.
+Run: ``python benchmarks/onnx_export.py [layers]``.
+"""
+
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import onnxruntime
+import torch
+import transformers
+
+from precast import onnx as precast_onnx
+from precast.capture import Dim
+
+EXPORTS = 3
+RUNS = 15
+OPSETS = (20, 23)
+
+
+def bert(layers: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    torch.manual_seed(0)
+    model = transformers.BertModel(transformers.BertConfig(num_hidden_layers=layers)).eval()
+    ids = torch.randint(0, 1000, (2, 64))
+    return model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def export_with_precast(model: torch.nn.Module, inputs: dict[str, torch.Tensor], path: Path, opset: int) -> None:
+    sizes = {0: Dim("batch", max=64), 1: Dim("length", max=512)}
+    # The other exporter does not verify either.
+    options = {"dynamic_shapes": dict.fromkeys(inputs, sizes), "opset": opset, "external_data": True, "verify": False}
+    precast_onnx.export(model, (), inputs, path, **options)
+
+
+def export_with_torch(model: torch.nn.Module, inputs: dict[str, torch.Tensor], path: Path, opset: int) -> None:
+    sizes = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=512)}
+    shapes = dict.fromkeys(inputs, sizes)
+    torch.onnx.export(
+        model, (), path, kwargs=inputs, dynamo=True, dynamic_shapes=shapes, opset_version=opset, verbose=False
+    )
+
+
+EXPORTERS: dict[str, Callable[..., None]] = {"precast": export_with_precast, "torch": export_with_torch}
+
+
+def best_in_turns(
+    functions: dict[str, Callable[[], object]], count: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    best = dict.fromkeys(functions, float("inf"))
+    for _ in range(count):
+        for name, function in functions.items():
+            started = clock()
+            function()
+            best[name] = min(best[name], clock() - started)
+    return best
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    model, inputs = bert(int(sys.argv[1]) if len(sys.argv) > 1 else 12)
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        for opset in OPSETS:
+            paths = {name: Path(folder, f"{name}_{opset}.onnx") for name in EXPORTERS}
+            exports = {name: partial(run, model, inputs, paths[name], opset) for name, run in EXPORTERS.items()}
+            export_seconds = best_in_turns(exports, EXPORTS, time.process_time)
+            sessions = {name: onnxruntime.InferenceSession(path) for name, path in paths.items()}
+            runs = {name: partial(session.run, None, arrays) for name, session in sessions.items()}
+            run_seconds = best_in_turns(runs, RUNS, time.perf_counter)
+            for name in EXPORTERS:
+                exported, ran = export_seconds[name], 1000 * run_seconds[name]
+                print(f"opset {opset}  {name:8} export {exported:6.2f} s of processor time   run {ran:7.1f} ms")
+
+
+if __name__ == "__main__":
+    main()

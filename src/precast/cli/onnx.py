@@ -1,0 +1,84 @@
+"""``precast onnx``: a model of the user's to an ONNX file."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from precast.cli.model_reference import load_model
+from precast.onnx import ONNXProgram, export
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def onnx(
+    model: Annotated[str, typer.Argument(help="package.module:factory or file.py:factory.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("model.onnx"),
+    opset: Annotated[int | None, typer.Option(help="The opset; 20 if not given.")] = None,
+    capture: Annotated[str, typer.Option(help="How to capture: aten or symbolic.")] = "aten",
+    optimize: Annotated[bool, typer.Option(help="Recognize patterns and fold constants.")] = True,
+    verify: Annotated[bool, typer.Option(help="Compare with the original in onnxruntime.")] = True,
+    external_data: Annotated[bool, typer.Option("--external-data", help="Weights in a file of their own.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write a model as an ONNX file.
+
+    It tells how each operator was translated and what was checked. The factory returns (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
+    """
+    with _progress() as tell:
+        tell("loading the model")
+        loaded = load_model(model)
+        program = export(
+            loaded.module,
+            loaded.args,
+            loaded.kwargs,
+            output,
+            dynamic_shapes=loaded.dynamic_shapes,
+            opset=opset,
+            capture=capture,  # type: ignore[arg-type]  # export() itself says what is wrong with another word
+            optimize=optimize,
+            verify=verify,
+            external_data=external_data or "auto",
+            progress=tell,
+        )
+    if as_json:
+        typer.echo(json.dumps(_as_data(program, output), indent=2))
+    else:
+        _print_summary(program, output)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Gives what to call with the name of each step; a terminal shows it with a clock."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda step: bar.update(task, description=step)
+
+
+def _as_data(program: ONNXProgram, output: Path) -> dict[str, Any]:
+    summary = program.rule_summary()
+    return {
+        "file": str(output),
+        "bytes": output.stat().st_size,
+        "nodes": len(program.model.graph),
+        "checked": list(program.verification.checked),
+        "not_checked": list(program.verification.skipped),
+        "operators": [{"operator": operator, "rule": rule, "count": count} for operator, rule, count in summary],
+    }
+
+
+def _print_summary(program: ONNXProgram, output: Path) -> None:
+    table = Table("operator", "rule", "times", box=None, pad_edge=False)
+    for operator, rule, count in program.rule_summary():
+        table.add_row(operator, rule, str(count))
+    Console().print(table)
+    typer.echo(f"{output}: {len(program.model.graph)} nodes, {output.stat().st_size:,} bytes")
+    typer.echo(str(program.verification))
