@@ -30,7 +30,8 @@ def onnx(
 ) -> None:
     """Write a model as an ONNX file.
 
-    It tells how each operator was translated and what was checked. The factory returns (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
+    It tells how each operator was translated and what was checked. The factory returns (module, args),
+    (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
     """
     with _progress() as tell:
         tell("loading the model")
