@@ -13,8 +13,11 @@ from precast.onnx import (
     attention_rules,
     control_flow_rules,
     operator_rules,
+    pointwise_rules,
+    pooling_rules,
     reduction_rules,
     size_rules,
+    sorting_rules,
     split_rules,
 )
 from precast.onnx.aten_capture import capture_aten
@@ -32,7 +35,17 @@ from precast.onnx.verify import Verification, verify_model
 DEFAULT_OPSET = 20
 """Has Gelu, and every runtime of the last years reads it."""
 
-RULE_FILES = (attention_rules, control_flow_rules, operator_rules, reduction_rules, size_rules, split_rules)
+RULE_FILES = (
+    attention_rules,
+    control_flow_rules,
+    operator_rules,
+    pointwise_rules,
+    pooling_rules,
+    reduction_rules,
+    size_rules,
+    sorting_rules,
+    split_rules,
+)
 """Importing them fills the table."""
 
 

@@ -4,9 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
+from onnxscript.function_libs.torch_lib.ops import core, nn
 
 from precast.onnx.opsets import op, op20, op21
 from precast.onnx.rules import rule
+
+_END = 2**62
+"""Beyond the last element, whatever the size."""
 
 
 @rule("aten::__and__.Tensor", "aten::bitwise_and.Tensor", "aten::bitwise_and.Scalar", "aten::__and__.Scalar")
@@ -34,10 +38,33 @@ def maximum_of_two(x: Any, y: Any) -> Any:
     return op.Max(x, y)
 
 
-@rule("aten::squeeze.dims")
+@rule("aten::squeeze.dim", "aten::squeeze_copy.dim")
+def squeeze_dim(x: Any, dim: int) -> Any:
+    return squeeze_dims(x, [dim])
+
+
+@rule("aten::squeeze.dims", "aten::squeeze_copy.dims")
 def squeeze_dims(x: Any, dims: Sequence[int]) -> Any:
     ones = [dim for dim in dims if x.shape and x.shape[dim] == 1]
     return op.Squeeze(x, ones) if ones else op.Identity(x)
+
+
+@rule("aten::repeat_interleave.Tensor")
+def repeat_interleave(repeats: Any, *, output_size: int | None = None) -> Any:
+    return core.aten_repeat_interleave_Tensor(repeats)
+
+
+@rule("aten::pad")
+def pad(x: Any, pads: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
+    """Torchlib's, but for the mode that onnxruntime has no kernel for."""
+    if mode != "circular":
+        return nn.aten_pad(x, pads, mode, value)
+    for axis, (before, after) in enumerate(zip(pads[-2::-2], pads[::-2], strict=True), start=-len(pads) // 2):
+        whole = op.Slice(x, [max(0, -before)], [min(0, after) or _END], [axis])
+        head = [op.Slice(x, [-before + min(0, after)], [min(0, after) or _END], [axis])] if before > 0 else []
+        tail = [op.Slice(x, [max(0, -before)], [after + max(0, -before)], [axis])] if after > 0 else []
+        x = op.Concat(*head, whole, *tail, axis=axis)
+    return x
 
 
 @rule("aten::gelu", since=20)

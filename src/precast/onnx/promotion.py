@@ -22,11 +22,17 @@ _UNTOUCHED = {
     _aten.masked_fill.Scalar: (1,),
     _aten.masked_fill.Tensor: (1,),
 }
+# Torchlib makes constants of their numbers without looking at the other operand.
+TYPED_NUMBERS = {_aten.where.ScalarOther, _aten.where.ScalarSelf, _aten.where.Scalar}
 _NOT_PROMOTING = {_aten._to_copy.default, _aten.copy.default, _aten.clone.default, _aten.to.dtype, _aten.ldexp.Tensor}
 
 
 # Sums and the like: integers and booleans are added up in the result's dtype.
 _ACCUMULATING = {_aten.cumsum, _aten.cumprod, _aten.sum, _aten.prod, _aten.mean, _aten.nansum}
+
+
+# Other names of elementwise operators, which torch does not mark as such.
+_OTHER_NAMES = {_aten.true_divide, _aten.divide, _aten.multiply, _aten.subtract, _aten.greater, _aten.less}
 
 
 def operand_dtype(node: fx.Node) -> torch.dtype | None:
@@ -56,7 +62,8 @@ def _is_elementwise(target: OpOverload) -> bool:
     return (
         torch.Tag.pointwise in target.tags
         or target in (_aten.cat.default, _aten.stack.default)
-        or target.overloadpacket in _ACCUMULATING
+        or target in TYPED_NUMBERS
+        or target.overloadpacket in _ACCUMULATING | _OTHER_NAMES
     )
 
 

@@ -13,10 +13,12 @@ from precast.onnx.rules import rule
 def _variance(x: Any, dim: Sequence[int] | int | None, correction: float, keepdim: bool) -> tuple[Any, Any]:
     """The variance and the mean."""
     dims = [dim] if isinstance(dim, int) else list(dim or [])
-    axes = [axis if axis < 0 else axis - len(x.shape) for axis in dims or range(len(x.shape))]
-    mean = op.ReduceMean(x, axes, keepdims=1)
+    rank = len(x.shape)
+    axes = [axis if axis < 0 else axis - rank for axis in (dims or range(rank) if rank else ())]
+    mean = op.ReduceMean(x, axes, keepdims=1) if axes else op.Identity(x)
     deviation = op.Sub(x, mean)
-    variance = op.ReduceMean(op.Mul(deviation, deviation), axes, keepdims=int(keepdim))
+    square = op.Mul(deviation, deviation)
+    variance = op.ReduceMean(square, axes, keepdims=int(keepdim)) if axes else square
     if correction:
         variance = op.Mul(variance, _correcting(x, axes, correction))
     return variance, mean if keepdim or not axes else op.Squeeze(mean, axes)
@@ -41,14 +43,40 @@ def var(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool 
     return _variance(x, dim, 1.0 if correction is None else float(correction), keepdim)[0]
 
 
+@rule("aten::var")
+def var_of_all(x: Any, unbiased: bool = True) -> Any:
+    return var(x, correction=unbiased)
+
+
 @rule("aten::var.dim")
 def var_dim(x: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
-    return _variance(x, dim, float(unbiased), keepdim)[0]
+    return var(x, dim, unbiased, keepdim)
 
 
 @rule("aten::var_mean.correction")
 def var_mean(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool = False) -> Any:
     return _variance(x, dim, 1.0 if correction is None else float(correction), keepdim)
+
+
+@rule("aten::var_mean")
+def var_mean_of_all(x: Any, unbiased: bool = True) -> Any:
+    return var_mean(x, correction=unbiased)
+
+
+@rule("aten::std")
+def std_of_all(x: Any, unbiased: bool = True) -> Any:
+    return std(x, correction=unbiased)
+
+
+@rule("aten::std_mean.correction")
+def std_mean(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    variance, mean = var_mean(x, dim, correction, keepdim)
+    return op.Sqrt(variance), mean
+
+
+@rule("aten::std_mean")
+def std_mean_of_all(x: Any, unbiased: bool = True) -> Any:
+    return std_mean(x, correction=unbiased)
 
 
 @rule("aten::std.correction")

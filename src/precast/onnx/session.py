@@ -1,7 +1,8 @@
 """Models in onnxruntime: how they are opened and fed."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ class Session:
         feed = {
             name: _array(tensor) for name, tensor in zip(self._input_names, inputs, strict=True) if name in self._used
         }
-        return [torch.as_tensor(array) for array in self._session.run(None, feed)]
+        with _explained("onnxruntime fails while running the model."):
+            return [torch.as_tensor(array) for array in self._session.run(None, feed)]
 
 
 def _open(model: ir.Model) -> Any:
@@ -57,15 +59,22 @@ def _open(model: ir.Model) -> Any:
 
 
 def _checked_session(runtime: Any, source: Any, options: Any) -> Any:
-    # Its errors have no common class but RuntimeError and Exception itself.
-    failures = runtime.capi.onnxruntime_pybind11_state
-    try:
+    with _explained("onnxruntime does not take the model."):
         return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except (failures.InvalidGraph, failures.Fail, failures.InvalidArgument, failures.NotImplemented) as error:
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Its errors have no class in common."""
+    failures = import_onnxruntime().capi.onnxruntime_pybind11_state
+    known = (failures.InvalidGraph, failures.Fail, failures.InvalidArgument, failures.NotImplemented)
+    try:
+        yield
+    except (*known, failures.RuntimeException, RuntimeError) as error:
         raise SessionError(
-            "onnxruntime does not take the model.",
+            what,
             why=str(error),
-            fix="Export with another opset, or give other rules in custom_translation_table.",
+            fix="Export with another opset, give other rules in custom_translation_table, or pass verify=False.",
         ) from error
 
 

@@ -21,7 +21,7 @@ from precast.ir.node_meta import has_value, source_line_of, value_of
 from precast.ir.program import Program
 from precast.ir.signature import ConstantArgument, InputKind, InputSpec, OutputKind
 from precast.onnx.element_types import data_type_of, real_data_type_of
-from precast.onnx.promotion import keeps_dtype, operand_dtype
+from precast.onnx.promotion import TYPED_NUMBERS, keeps_dtype, operand_dtype
 from precast.onnx.recorded_value import RecordedValue
 from precast.onnx.recorder import Recorder
 from precast.onnx.rules import Rule, RuleTable, operator_name
@@ -30,6 +30,10 @@ from precast.onnx.weights import TorchWeight
 
 BASE_OPSET = 18
 """Torchlib speaks this opset; models for newer ones are converted afterwards."""
+
+
+# What functions that are not ours raise where they do not know what to do.
+_RULE_FAILURES = (TypeError, ValueError, AssertionError, NotImplementedError, AttributeError, LookupError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -181,13 +185,25 @@ class GraphBuilder:
     def _call(self, rule: Rule, node: fx.Node) -> Any:
         dtype = operand_dtype(node)
         args = [self._operand(arg, None if keeps_dtype(node, i) else dtype) for i, arg in enumerate(node.args)]
+        if dtype is not None and node.target in TYPED_NUMBERS:
+            args = [arg if isinstance(arg, ir.Value) else self._number(arg, dtype) for arg in args]
         kwargs = {name: self._operand(arg, None) for name, arg in node.kwargs.items()}
         if "dtype" in kwargs and kwargs["dtype"] is None:
             # Torchlib's way to say that no dtype was given.
             kwargs["dtype"] = -1
         if isinstance(node.target, torch._ops.HigherOrderOperator) and rule.source == "precast":
             return rule.function(self, *args, **kwargs)
-        return rule.function(*args, **kwargs)
+        if rule.source == "precast":
+            return rule.function(*args, **kwargs)
+        try:
+            return rule.function(*args, **kwargs)
+        except _RULE_FAILURES as error:
+            raise OnnxRuleError(
+                f"{rule.source}'s rule {rule.name} for {operator_name(node.target)} failed: {error}",
+                why="the rule does not take such arguments",
+                fix="Give another rule in custom_translation_table, or rewrite the model without this call.",
+                at=_line(node),
+            ) from error
 
     def _operand(self, argument: Any, dtype: torch.dtype | None) -> Any:
         """A node's argument as rules take it: values, and Python constants."""
@@ -201,6 +217,9 @@ class GraphBuilder:
         if isinstance(argument, torch.dtype):
             return int(real_data_type_of(argument, what=f"The result of {self.current}"))
         return argument
+
+    def _number(self, number: Any, dtype: torch.dtype) -> ir.Value:
+        return self.recorder.constant(number, data_type_of(dtype, what=f"A constant of {self.current}"))
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
         wanted = data_type_of(dtype, what=f"An operand of {self.current}")

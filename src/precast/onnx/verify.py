@@ -18,6 +18,13 @@ from precast.onnx.session import Session, has_onnxruntime
 from precast.onnx.translate import RuleUse
 from precast.onnx.weights import missing_as_inputs, missing_in
 
+_WITHOUT_KERNELS = {
+    ir.DataType.BFLOAT16,
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.FLOAT8E4M3FNUZ,
+    ir.DataType.FLOAT8E5M2,
+    ir.DataType.FLOAT8E5M2FNUZ,
+}
 _RANDOM_OPERATORS = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 }  # fmt: skip
@@ -76,6 +83,8 @@ def _why_not_run(model: ir.Model) -> str | None:
         return "the model has no weights yet"
     if not has_onnxruntime():
         return "onnxruntime is not installed"
+    if any(value.dtype in _WITHOUT_KERNELS for node in model.graph.all_nodes() for value in node.outputs):
+        return "onnxruntime has no kernels for its dtypes on the CPU"
     if any(_is_random(node) for node in model.graph.all_nodes()):
         return "the model draws random numbers"
     return None
@@ -111,7 +120,7 @@ def _calls(
             continue
         yield describe_binding(program, binding), _Call(others, expected)
         return
-    if program.sizes.symbols:
+    if any(not isinstance(size, int) for shape in shapes for size in shape):
         skipped.append(
             "other sizes: the original model takes none of those tried" if candidates else "other sizes: none fit"
         )
