@@ -10,6 +10,7 @@ from torch._ops import OperatorBase
 
 from precast.export import ExportedProgram, export
 from precast.ir.program import Program
+from precast.onnx.recurrent_shapes import whole_recurrent_layers
 from precast.onnx.rules import RuleTable
 from precast.onnx.translate import untranslatable
 
@@ -23,7 +24,7 @@ def capture_aten(
     rules: RuleTable,
 ) -> Program:
     """Export the model, and take apart the operators that have no rule, where that is possible."""
-    with torch.no_grad():
+    with torch.no_grad(), whole_recurrent_layers():
         exported = export(as_module(model), args, kwargs, dynamic_shapes=dynamic_shapes)
         return translatable(exported, rules).program
 
