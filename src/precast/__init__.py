@@ -34,7 +34,6 @@ _HOMES = {
     "aot_function": "precast.autograd",
     "aot_module": "precast.autograd",
     "aot_module_simplified": "precast.autograd",
-    "capture": "precast.capture",
     "capture_pre_autograd_graph": "precast.export",
     "compile": "precast.api",
     "compiled_function": "precast.autograd",
@@ -47,7 +46,6 @@ _HOMES = {
     "draw_graph_compile": "precast.compilers",
     "explain": "precast.report.explain",
     "functional_program": "precast.pipeline",
-    "functionalize": "precast.functionalize",
     "fx_graph_cse": "precast.compilers",
     "get_aot_graph_name": "precast.autograd",
     "get_graph_being_compiled": "precast.autograd",
@@ -78,7 +76,7 @@ __all__ = ["__version__", *sorted(_HOMES)]
 
 
 # Packages that are public themselves.
-_PACKAGES = {"autograd", "compilers", "export", "onnx", "partition", "runtime"}
+_PACKAGES = {"autograd", "capture", "compilers", "export", "functionalize", "onnx", "partition", "runtime"}
 
 
 def __getattr__(name: str) -> object:
@@ -112,7 +110,6 @@ if TYPE_CHECKING:
     from precast.autograd import make_boxed_func as make_boxed_func
     from precast.autograd import set_model_name as set_model_name
     from precast.capture import Dim as Dim
-    from precast.capture import capture as capture
     from precast.compilers import debug_compile as debug_compile
     from precast.compilers import debug_nop as debug_nop
     from precast.compilers import draw_graph as draw_graph
@@ -148,7 +145,6 @@ if TYPE_CHECKING:
     from precast.export import load as load
     from precast.export import save as save
     from precast.export import unflatten as unflatten
-    from precast.functionalize import functionalize as functionalize
     from precast.ir.interpreter import interpret as interpret
     from precast.ir.printer import print_program as print_program
     from precast.ir.program import Program as Program

@@ -1,6 +1,7 @@
 """What users can call is written down, so that no change of it goes unseen."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,8 @@ def describe(name: str, value: object) -> Iterator[str]:
     if not callable(value):
         yield f"{name}: {type(value).__name__}"
         return
-    yield f"{name}{inspect.signature(value)}"
+    # Where a default value lies in memory is another place in every run.
+    yield re.sub(r" at 0x[0-9a-f]+", "", f"{name}{inspect.signature(value)}")
     if inspect.isclass(value):
         for member, definition in sorted(_own_members(value).items()):
             yield from describe(f"{name}.{member}", definition)
