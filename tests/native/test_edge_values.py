@@ -108,3 +108,18 @@ def test_dynamic_sizes_may_become_nothing():
     for rows in (4, 7, 0, 2):
         x = torch.randn(rows, 3)
         torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_attention_of_a_row_that_sees_nothing():
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    mask[2] = False
+
+    def gradients(run):
+        torch.manual_seed(0)
+        inputs = [torch.randn(1, 2, 5, 4, requires_grad=True) for _ in range(3)]
+        return torch.autograd.grad(run(*inputs).sum(), inputs)
+
+    def function(query, key, value):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+    torch.testing.assert_close(gradients(native(function)), gradients(function))

@@ -122,7 +122,10 @@ def attention_backward(
     factor = _factor(query, scale)
 
     def weight(at: Indices) -> Scalar:
-        return apply("exp", score(at) - cast(Load(sums, at[:3]), dtype))
+        sum_ = cast(Load(sums, at[:3]), dtype)
+        # As forward: a row that sees nothing has weights of 0.
+        is_blind = apply("eq", sum_, as_scalar(MINUS_INFINITY, dtype))
+        return apply("exp", score(at) - apply("where", is_blind, as_scalar(0, dtype), sum_))
 
     with builder.part("weights"):
         weights = builder.define(weight, Result(dtype, shape))
