@@ -24,8 +24,9 @@ def capture_aten(
     rules: RuleTable,
 ) -> Program:
     """Export the model, and take apart the operators that have no rule, where that is possible."""
-    with torch.no_grad(), whole_recurrent_layers():
-        exported = export(as_module(model), args, kwargs, dynamic_shapes=dynamic_shapes)
+    module = as_module(model)
+    with torch.no_grad(), whole_recurrent_layers(module):
+        exported = export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
         return translatable(exported, rules).program
 
 

@@ -35,8 +35,11 @@ def _gru_sizes(
 
 
 @contextmanager
-def whole_recurrent_layers() -> Iterator[None]:
-    """While active, tracing records ``gru`` without looking inside."""
+def whole_recurrent_layers(module: torch.nn.Module) -> Iterator[None]:
+    """While active, tracing records ``gru`` without looking inside; nothing changes for a module that has none."""
+    if not any(isinstance(child, torch.nn.GRU) for child in module.modules()):
+        yield
+        return
     with preserved([_GRU]), enable_python_dispatcher():
         _GRU.py_kernels[DispatchKey.Meta] = _gru_sizes
         _GRU._dispatch_cache.clear()

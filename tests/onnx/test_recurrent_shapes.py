@@ -1,0 +1,35 @@
+"""Recurrent layers stay one node, and torch is as before afterwards, also when tracing fails."""
+
+import pytest
+import torch
+from torch import nn
+from torch._decomp import meta_table
+
+from precast.capture import Dim
+from precast.onnx import export
+from precast.onnx.recurrent_shapes import whole_recurrent_layers
+
+GRU = torch.ops.aten.gru.input
+
+
+@pytest.mark.parametrize("operator", [nn.GRU, nn.LSTM])
+def test_a_layer_is_one_node_of_any_length(operator: type[nn.RNNBase]):
+    model = operator(3, 4).eval()
+    program = export(model, (torch.randn(5, 2, 3),), dynamic_shapes={"input": {0: Dim("time", min=1)}})
+    assert operator.__name__ in [node.op_type for node in program.model.graph]
+    x = torch.randn(9, 2, 3)
+    torch.testing.assert_close(program(x), model(x))
+
+
+def test_torch_is_put_back_when_tracing_fails():
+    kernels = dict(GRU.py_kernels)
+    with pytest.raises(ZeroDivisionError), whole_recurrent_layers(nn.GRU(2, 2)):
+        _ = 1 / 0
+    assert GRU.py_kernels == kernels
+    assert GRU not in meta_table
+
+
+def test_nothing_changes_for_other_modules():
+    kernels = dict(GRU.py_kernels)
+    with whole_recurrent_layers(nn.Linear(2, 2)):
+        assert GRU.py_kernels == kernels
