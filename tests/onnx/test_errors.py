@@ -123,3 +123,9 @@ def test_a_second_rule_for_one_operator_is_refused():
 def test_wrong_dynamic_shapes_are_told_by_capture():
     with pytest.raises(InputValueError, match="no argument"):
         export(nn.ReLU(), X, dynamic_shapes={"nobody": {0: Dim("n")}})
+
+
+def test_a_result_that_a_rule_leaves_out():
+    call = torch.tensor([0, 1, 2]), torch.tensor([0, 2]), torch.randn(5, 5)
+    with pytest.raises(OnnxRuleError, match="Result 1 of aten::_?embedding_bag"):
+        export(lambda ids, offsets, table: torch.embedding_bag(table, ids, offsets)[1], call)

@@ -89,5 +89,9 @@ def test_equal_tensors_do_not_differ(value):
 
 
 def test_resized_tensors_keep_to_the_examples_values():
-    assert resized(torch.tensor([[1, 2], [3, 4]]), (3, 1), {}).tolist() == [[1], [3], [1]]
+    assert resized(torch.tensor([[4, 2], [3, 1]]), (3, 1), {}).tolist() == [[4], [3], [4]]
     assert resized(torch.empty(0, 2), (2, 2), {}).shape == (2, 2)
+
+
+def test_resized_offsets_stay_in_order():
+    assert resized(torch.tensor([0, 2, 5]), (5,), {}).tolist() == [0, 2, 5, 5, 5]

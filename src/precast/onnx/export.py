@@ -12,6 +12,7 @@ from precast.ir.program import Program
 from precast.onnx import (
     attention_rules,
     control_flow_rules,
+    embedding_rules,
     operator_rules,
     pointwise_rules,
     pooling_rules,
@@ -38,6 +39,7 @@ DEFAULT_OPSET = 20
 RULE_FILES = (
     attention_rules,
     control_flow_rules,
+    embedding_rules,
     operator_rules,
     pointwise_rules,
     pooling_rules,

@@ -49,17 +49,24 @@ def _combinations(count: int) -> Iterator[tuple[int, ...]]:
 
 
 def resized(tensor: torch.Tensor, shape: Sequence[Size], binding: Mapping[sympy.Symbol, int]) -> torch.Tensor:
-    """The example repeated or cut to other sizes."""
+    """The example repeated or cut to other sizes; integers in ascending order, as offsets are, stay in that order."""
     for dimension, size in enumerate(shape):
         wanted = evaluate(size, binding)
         if wanted != tensor.shape[dimension]:
-            indices = torch.arange(wanted) % max(1, tensor.shape[dimension])
             tensor = (
-                tensor.index_select(dimension, indices)
+                tensor.index_select(dimension, _repeated(tensor, dimension, wanted))
                 if tensor.numel()
                 else tensor.new_zeros(_with(tensor, dimension, wanted))
             )
     return tensor
+
+
+def _repeated(tensor: torch.Tensor, dimension: int, wanted: int) -> torch.Tensor:
+    """Which of the example's elements to take: all in turn, or the last one again where that keeps them ascending."""
+    indices, size = torch.arange(wanted), tensor.shape[dimension]
+    is_no_integer = tensor.dtype == torch.bool or tensor.is_floating_point()
+    is_ascending = not is_no_integer and bool((tensor.long().diff(dim=dimension) >= 0).all())
+    return indices.clamp(max=size - 1) if is_ascending else indices % size
 
 
 def _with(tensor: torch.Tensor, dimension: int, size: int) -> list[int]:

@@ -166,7 +166,7 @@ class GraphBuilder:
 
     def _translate(self, node: fx.Node) -> list[ir.Node]:
         if node.target is operator.getitem and isinstance(self.result(node.args[0]), tuple):
-            self.values[node] = self.result(node.args[0])[node.args[1]]
+            self.values[node] = self._item(node)
             return []
         found = _rule(node, self.rules)
         assert found is not None, "checked before"
@@ -181,6 +181,20 @@ class GraphBuilder:
         name = operator_name(node.target)
         self.uses.append(RuleUse(node.name, name, found.name, found.source, operators, _line(node)))
         return nodes
+
+    def _item(self, node: fx.Node) -> Any:
+        """One of several results; a rule may leave out those that serve a backward alone."""
+        source, number = node.args
+        item = self.result(source)[number]
+        if item is None and node.users and isinstance(value_of(node), torch.Tensor):
+            assert isinstance(source, fx.Node), "its values are a tuple"
+            raise OnnxRuleError(
+                f"Result {number} of {operator_name(source.target)} has no translation to ONNX.",
+                why="its rule gives only what models compute with",
+                fix="Give another rule in custom_translation_table, or do without that result.",
+                at=_line(source),
+            )
+        return item
 
     def _call(self, rule: Rule, node: fx.Node) -> Any:
         dtype = operand_dtype(node)
