@@ -8,6 +8,7 @@ Own type, not sympy: these are built by the ten thousand, and need four operatio
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -183,6 +184,8 @@ def floor_divide(numerator: Index | int, denominator: Index | int) -> Index:
     whole, rest = _split(numerator, denominator)
     if is_between(rest, denominator):
         return whole
+    if coarse := _coarse(rest, denominator):
+        return whole + floor_divide(coarse.numerator, coarse.denominator)
     rest, denominator, _ = _cancel(rest, denominator)
     match rest.terms:
         case (((Quotient(inner, by),), 1),):
@@ -198,6 +201,8 @@ def remainder(numerator: Index | int, denominator: Index | int) -> Index:
     _, rest = _split(numerator, denominator)
     if is_between(rest, denominator):
         return rest
+    if coarse := _coarse(rest, denominator):
+        return remainder(coarse.numerator, coarse.denominator) * coarse.grain + coarse.rest
     rest, denominator, common = _cancel(rest, denominator)
     if rest.constant is not None and denominator.constant:
         return constant(rest.constant % denominator.constant) * common
@@ -351,6 +356,30 @@ def _split(numerator: Index, denominator: Index) -> tuple[Index, Index]:
         else:
             rest = rest + _from_terms({monomial: coefficient})
     return whole, rest
+
+
+@dataclass(frozen=True)
+class _Coarse:
+    """A division in steps of `grain`: ``grain * numerator + rest`` by ``grain * denominator``, `rest` below `grain`."""
+
+    grain: Index
+    numerator: Index
+    denominator: Index
+    rest: Index
+
+
+def _coarse(numerator: Index, denominator: Index) -> _Coarse | None:
+    """A row of a matrix, say, does not depend on the column: ``(i*6 + j) // 12`` is ``i // 2``."""
+    if len(denominator.terms) != 1:
+        return None
+    ((divisor, number),) = denominator.terms
+    for monomial, coefficient in numerator.terms:
+        common = tuple((Counter(monomial) & Counter(divisor)).elements())
+        grain = _from_terms({_sorted_monomial(common): math.gcd(coefficient, number)})
+        steps, rest = _split(numerator, grain)
+        if grain.constant != 1 and is_between(rest, grain):
+            return _Coarse(grain, steps, _split(denominator, grain)[0], rest)
+    return None
 
 
 def _cancel(numerator: Index, denominator: Index) -> tuple[Index, Index, int]:
