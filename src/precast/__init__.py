@@ -68,6 +68,7 @@ _HOMES = {
     "save": "precast.export",
     "set_model_name": "precast.autograd",
     "simple_ts_compile": "precast.compilers",
+    "symbolic_trace": "precast.capture",
     "ts_compile": "precast.compilers",
     "unflatten": "precast.export",
 }
@@ -110,6 +111,7 @@ if TYPE_CHECKING:
     from precast.autograd import make_boxed_func as make_boxed_func
     from precast.autograd import set_model_name as set_model_name
     from precast.capture import Dim as Dim
+    from precast.capture import symbolic_trace as symbolic_trace
     from precast.compilers import debug_compile as debug_compile
     from precast.compilers import debug_nop as debug_nop
     from precast.compilers import draw_graph as draw_graph

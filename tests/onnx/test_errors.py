@@ -127,5 +127,5 @@ def test_wrong_dynamic_shapes_are_told_by_capture():
 
 def test_a_result_that_a_rule_leaves_out():
     call = torch.tensor([0, 1, 2]), torch.tensor([0, 2]), torch.randn(5, 5)
-    with pytest.raises(OnnxRuleError, match="Result 1 of aten::_?embedding_bag"):
+    with pytest.raises(OnnxRuleError, match="Result 1 of aten::embedding_bag"):
         export(lambda ids, offsets, table: torch.embedding_bag(table, ids, offsets)[1], call)

@@ -2,5 +2,6 @@
 
 from precast.capture.capture import capture
 from precast.capture.dynamic_shapes import Dim
+from precast.capture.symbolic import symbolic_trace
 
-__all__ = ["Dim", "capture"]
+__all__ = ["Dim", "capture", "symbolic_trace"]
