@@ -156,6 +156,13 @@ def test_an_unknown_dtype_operator_and_function():
             load_bytes(with_program(STORED, changed))
 
 
+@pytest.mark.parametrize("name", ["aten.save.default", "aten.from_file.default", "debugprims.load_tensor.default"])
+def test_operators_that_reach_for_files_are_refused(name):
+    changed = json.loads(json.dumps(program()).replace('"aten.mul.Tensor"', f'"{name}"'))
+    with pytest.raises(ArtifactError, match="reaches beyond"):
+        load_bytes(with_program(STORED, changed))
+
+
 def test_absurd_sizes_allocate_nothing():
     changed = program()
     changed["tensors"]["weights/weight"] |= {"shape": [2**40], "strides": [1]}

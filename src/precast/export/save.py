@@ -70,7 +70,7 @@ def _members(
     members |= {f"{name}.safetensors": weight_pieces(weights) for name, weights in document.members.items()}
     members |= {f"{schema.EXTRA_FILES}{name}": _checked(name, text) for name, text in extra_files.items()}
     records = {name: _record(content) for name, content in members.items()}
-    return {MANIFEST: manifest_text([], [], records), **members}
+    return {MANIFEST: manifest_text(records), **members}
 
 
 def _checked(name: str, text: str) -> bytes:

@@ -26,6 +26,9 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     if hasattr(module, name)
 }
 _PLAIN |= {"round": round, "autocast.enter": _enter_autocast, "autocast.exit": _exit_autocast}
+# Operators that read or write files, or memory that no tensor owns: a program from a file may not reach for them.
+_REFUSED = frozenset({"aten.save", "aten.from_file"})
+_REFUSED_NAMESPACES = frozenset({"prim", "debugprims", "inductor", "profiler"})
 _NAMES = {function: name for name, function in _PLAIN.items()}
 
 
@@ -54,6 +57,8 @@ def target_from_json(name: str) -> Callable[..., Any]:
     if match is None:
         raise damaged(f"the program calls {name[:100]!r}", "that is no name of an operator")
     namespace, packet, overload = match.groups()
+    if namespace in _REFUSED_NAMESPACES or f"{namespace}.{packet}" in _REFUSED:
+        raise damaged(f"the program calls {name!r}", "it reaches beyond the program's own tensors")
     try:
         operator_found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     except (AttributeError, RuntimeError) as problem:
