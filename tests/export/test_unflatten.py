@@ -86,6 +86,43 @@ def test_signatures_of_chosen_submodules_are_kept():
     assert load(file).module_call_graph == program.module_call_graph
 
 
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x, pair, *, factor=1):
+        return {"y": self.linear(x) * factor, "sums": (x + pair[0], pair[1]["z"]), "factor": factor}
+
+
+class Scaling(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Scaled()
+
+    def forward(self, x):
+        result = self.inner(x.sin(), [x, {"z": x * 2}], factor=3)
+        return result["y"] + result["sums"][0] * result["sums"][1]
+
+
+def test_a_submodule_with_a_kept_signature_is_called_by_it_and_can_be_exchanged():
+    eager, x = Scaling(), torch.randn(3, 4)
+    module = unflatten(export(eager, (x,), preserve_module_call_signature=("inner",)))
+    torch.testing.assert_close(module(x), eager(x))
+    assert module.inner(x, [x, {"z": x}], factor=3)["factor"] == 3
+    other = Scaled()
+    module.inner = eager.inner = other
+    torch.testing.assert_close(module(x), eager(x))
+    assert dict(module.named_parameters()).keys() == dict(eager.named_parameters()).keys()
+
+
+def test_a_kept_signature_does_not_change_what_updates_buffers():
+    program = exported(preserve_module_call_signature=("inner",))
+    module = unflatten(program)
+    module(torch.randn(5, 4))
+    assert module.inner.count[0] == 2
+
+
 def test_signatures_follow_decomposition():
     program = exported(preserve_module_call_signature=("inner",)).run_decompositions()
     names = {node.name for node in program.graph.nodes}

@@ -1,6 +1,5 @@
 """Writes an exported program to one file."""
 
-import hashlib
 import io
 import json
 import os
@@ -9,8 +8,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from precast.artifact.archive import Content, is_member_name, write_archive, write_members
-from precast.artifact.manifest import FileRecord, manifest_text
-from precast.artifact.package import MANIFEST
+from precast.artifact.manifest import manifest_text
+from precast.artifact.package import MANIFEST, file_record
 from precast.artifact.weights import weight_pieces
 from precast.errors import InputTypeError, InputValueError
 from precast.export.program import ExportedProgram
@@ -69,7 +68,7 @@ def _members(
     members: dict[str, Content] = {schema.PROGRAM: text.encode()}
     members |= {f"{name}.safetensors": weight_pieces(weights) for name, weights in document.members.items()}
     members |= {f"{schema.EXTRA_FILES}{name}": _checked(name, text) for name, text in extra_files.items()}
-    records = {name: _record(content) for name, content in members.items()}
+    records = {name: file_record(content) for name, content in members.items()}
     return {MANIFEST: manifest_text(records), **members}
 
 
@@ -87,11 +86,3 @@ def _checked(name: str, text: str) -> bytes:
             fix="Choose such a name, for example 'notes/readme.txt'.",
         )
     return text.encode()
-
-
-def _record(content: Content) -> FileRecord:
-    pieces = [content] if isinstance(content, (bytes, memoryview)) else content
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return FileRecord(sum(memoryview(piece).nbytes for piece in pieces), digest.hexdigest())

@@ -5,13 +5,14 @@ After:  ``module(x)`` calls ``module.encoder``, which calls ``module.encoder.lay
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 import torch
 from torch import fx
 
+from precast.export.kept_calls import KeptCall, kept_calls
 from precast.export.program import ExportedProgram
 from precast.export.unlift import ExportedModule, finish_module
 from precast.ir.node_meta import set_value, value_of
@@ -21,7 +22,8 @@ def unflatten(program: ExportedProgram) -> ExportedModule:
     """A module with the original's submodules, each running its own part of the graph; called as the original was.
 
     A submodule that was called again later, with other nodes between, is there a second time as ``name@1``, over the
-    same parameters.
+    same parameters. A submodule whose call signature was kept is called by it, and so can be exchanged; except where it
+    needs more than its arguments, as for a second call over the same state, or updates buffers.
 
     >>> from precast.export import export
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
@@ -30,7 +32,9 @@ def unflatten(program: ExportedProgram) -> ExportedModule:
     """
     flat = program.module()
     nodes = [node for node in flat.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
-    level = _Level("", 0, flat)
+    signatures = {entry.fqn: entry.signature for entry in program.module_call_graph if entry.fqn}
+    kept = kept_calls(signatures, {node.name: node for node in flat.graph.nodes})
+    level = _Level("", 0, flat, kept)
     level.take_inputs([node for node in flat.graph.nodes if node.op == "placeholder"])
     level.add(nodes)
     output = flat.graph.output_node()
@@ -50,6 +54,7 @@ class _Level:
     path: str
     depth: int
     flat: ExportedModule
+    kept: Mapping[str, KeptCall]
     owns_state: bool = True
     graph: fx.Graph = field(default_factory=fx.Graph)
     root: torch.nn.Module = field(default_factory=torch.nn.Module)
@@ -115,22 +120,53 @@ class _Level:
         read = list(dict.fromkeys(n for node in run for n in node.all_input_nodes if n not in inside))
         outputs = [node for node in run if any(user not in inside for user in node.users)]
         target = self._fresh(self._relative(path))
-        level = _Level(path, self.depth + 1, self.flat, self.owns_state and "@" not in target)
+        level = _Level(path, self.depth + 1, self.flat, self.kept, self.owns_state and "@" not in target)
         inputs = [node for node in read if not level._reads_by_itself(node)]
-        level.take_inputs(inputs)
-        level.add(run)
-        results = [level.copies[node] for node in outputs]
-        level.graph.output(results[0] if len(results) == 1 else tuple(results))
-        place, _, name = target.rpartition(".")
-        _ensure(self.root, place).add_module(name, fx.GraphModule(level.root, level.graph, "Submodule"))
-        arguments = tuple(self.copied(node) for node in inputs)
-        called = self.graph.create_node("call_module", target, arguments, name=f"from_{run[-1].name}")
+        kept = self.kept.get(f"{self.path}.{target}" if self.path else target)
+        name = f"from_{run[-1].name}"
+        if kept is not None and kept.fits(inputs, outputs, inside):
+            self._install(target, level.as_kept(kept, run))
+            called = self.graph.create_node("call_module", target, *kept.arguments(self.copied), name=name)
+            for node, taken in kept.results(called):
+                self._note(node, taken)
+            return
+        self._install(target, level.as_called(inputs, outputs, run))
+        called = self.graph.create_node("call_module", target, tuple(map(self.copied, inputs)), name=name)
         if len(outputs) == 1:
             self._note(outputs[0], called)
             return
         set_value(called, tuple(value_of(node) for node in outputs))
         for position, node in enumerate(outputs):
             self._note(node, self.graph.call_function(operator.getitem, (called, position)))
+
+    def as_called(
+        self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], run: Sequence[fx.Node]
+    ) -> fx.GraphModule:
+        """A submodule that takes and gives just what the graph around it needs."""
+        self.take_inputs(inputs)
+        self.add(run)
+        results = [self.copies[node] for node in outputs]
+        self.graph.output(results[0] if len(results) == 1 else tuple(results))
+        return self._module()
+
+    def as_kept(self, kept: KeptCall, run: Sequence[fx.Node]) -> fx.GraphModule:
+        """A submodule that takes and gives what the original did."""
+        for leaf in kept.inputs:
+            if isinstance(leaf, fx.Node):
+                self.take_inputs([leaf])
+            else:
+                self.graph.placeholder("constant")
+        self.add(run)
+        self.graph.output(tuple(self.copied(leaf) if isinstance(leaf, fx.Node) else leaf for leaf in kept.outputs))
+        self.graph.set_codegen(kept.codegen())
+        return self._module()
+
+    def _module(self) -> fx.GraphModule:
+        return fx.GraphModule(self.root, self.graph, "Submodule")
+
+    def _install(self, target: str, module: fx.GraphModule) -> None:
+        place, _, name = target.rpartition(".")
+        _ensure(self.root, place).add_module(name, module)
 
     def _note(self, original: fx.Node, copy: fx.Node) -> None:
         copy.meta = dict(original.meta)

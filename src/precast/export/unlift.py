@@ -69,7 +69,7 @@ def unlift(
     graph, copies = _without_state_inputs(graph_module, signature)
     _apply_updates(graph, signature, copies, graph_module)
     names = unique_names(list(map(as_identifier, convention.argument_names)))
-    graph.set_codegen(_CallCodeGen(_PyTreeInfo(names, signature.in_tree, signature.out_tree)))
+    graph.set_codegen(CallCodeGen(_PyTreeInfo(names, signature.in_tree, signature.out_tree)))
     root = _hierarchy(signature, state, module_paths)
     for name, child in graph_module.named_children():
         if isinstance(child, fx.GraphModule):
@@ -99,7 +99,7 @@ def finish_module(module: ExportedModule, like: ExportedModule) -> ExportedModul
     return module
 
 
-class _CallCodeGen(_PyTreeCodeGen):
+class CallCodeGen(_PyTreeCodeGen):
     """Takes the original arguments apart by their own tree, whatever types are registered."""
 
     def gen_var_bindings(self, fn_args: list[str], free_vars: list[str], expanded_def: bool) -> str:
