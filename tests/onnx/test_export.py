@@ -58,13 +58,13 @@ def test_derived_sizes_are_expressions():
     assert str(program.model.graph.outputs[0].shape[0]) == "3*batch"
 
 
-@pytest.mark.parametrize("opset", [18, 19, 20, 21, 22, 23])
+@pytest.mark.parametrize("opset", range(18, onnx.defs.onnx_opset_version() + 1))
 def test_each_opset(opset: int):
     model, x = perceptron(), torch.randn(3, 4)
     program = export(model, (x,), opset=opset)
     assert program.model.opset_imports == {"": opset}
     assert program.model.ir_version == onnx.helper.OP_SET_ID_VERSION_MAP["ai.onnx", opset]
-    assert "numbers" not in str(program.verification)
+    assert "example inputs" in program.verification.checked
 
 
 def test_names_are_the_users():

@@ -9,6 +9,7 @@ import onnx_ir.passes.common as passes
 from onnxscript import optimizer, version_converter
 
 from precast.onnx.fuse import fuse_patterns
+from precast.onnx.opset_numbers import renumber
 from precast.onnx.weights import missing_as_inputs
 
 
@@ -22,8 +23,7 @@ def _finish(model: ir.Model, *, opset: int, optimize: bool) -> None:
     ir.passes.Sequential(passes.InlinePass(), passes.RemoveUnusedNodesPass())(model)
     model.functions.clear()
     with _quiet("onnxscript", "onnx_ir"):
-        if opset > model.opset_imports[""]:
-            version_converter.convert_version(model, opset)
+        _convert(model, opset)
         if optimize:
             optimizer.optimize_ir(model, inline=False)
             fuse_patterns(model, opset=opset)
@@ -31,6 +31,18 @@ def _finish(model: ir.Model, *, opset: int, optimize: bool) -> None:
     ir.passes.Sequential(
         passes.RemoveUnusedNodesPass(), passes.RemoveUnusedOpsetsPass(), passes.OutputFixPass(), passes.NameFixPass()
     )(model)
+
+
+def _convert(model: ir.Model, opset: int) -> None:
+    """To a newer opset, by onnxscript as far as it goes."""
+    for reachable in range(opset, model.opset_imports[""], -1):
+        try:
+            version_converter.convert_version(model, reachable)
+            break
+        except ValueError:
+            # Newer than it knows; it says so before it changes anything.
+            continue
+    renumber(model, opset)
 
 
 @contextmanager

@@ -3,13 +3,16 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 import torch
 
 from precast.errors import OnnxError, ToolMissingError
+from precast.onnx.opset_numbers import renumber
 from precast.onnx.weights import missing_in, missing_weights
 
 IN_MEMORY_LIMIT = 1_500_000_000
@@ -27,13 +30,13 @@ class SessionError(OnnxError):
 
 
 class Session:
-    """A model ready to run on the CPU."""
+    """A model ready to run on the CPU, under the newest opset that onnxruntime reads where the model's is newer."""
 
     def __init__(self, model: ir.Model) -> None:
         if missing := missing_in(model):
             raise missing_weights(missing)
         self._input_names = [str(value.name) for value in model.graph.inputs]
-        self._session = _open(model)
+        self._session = _open(readable(model))
         self._used = {argument.name for argument in self._session.get_inputs()}
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -43,6 +46,37 @@ class Session:
         }
         with _explained("onnxruntime fails while running the model."):
             return [torch.as_tensor(array) for array in self._session.run(None, feed)]
+
+
+def readable(model: ir.Model) -> ir.Model:
+    """The model, or its copy for the newest opset that onnxruntime reads."""
+    if model.opset_imports[""] <= (newest := newest_readable_opset()):
+        return model
+    copy = model.clone()
+    renumber(copy, newest)
+    return copy
+
+
+@cache
+def newest_readable_opset() -> int:
+    """The newest opset that onnxruntime reads; it does not tell unless tried."""
+    opset = onnx.defs.onnx_opset_version()
+    while not _reads(opset):
+        opset -= 1
+    return opset
+
+
+def _reads(opset: int) -> bool:
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "probe", [value], [result])
+    version = onnx.helper.OP_SET_ID_VERSION_MAP["ai.onnx", opset]
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=version)
+    try:
+        _open(ir.from_proto(model))
+    except SessionError:
+        return False
+    return True
 
 
 def _open(model: ir.Model) -> Any:

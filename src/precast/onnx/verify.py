@@ -14,7 +14,7 @@ from precast.ir.program import Program
 from precast.onnx.closeness import difference
 from precast.onnx.first_difference import first_difference
 from precast.onnx.other_sizes import describe_binding, input_shapes, other_bindings, resized
-from precast.onnx.session import Session, has_onnxruntime
+from precast.onnx.session import Session, has_onnxruntime, newest_readable_opset
 from precast.onnx.translate import RuleUse
 from precast.onnx.weights import missing_as_inputs, missing_in
 
@@ -54,7 +54,7 @@ def verify_model(
     if reason:
         return Verification(("structure",), (f"the numbers: {reason}",))
     session = Session(model)
-    checked, skipped = ["structure"], list[str]()
+    checked, skipped = ["structure"], _unread_opset(model)
     for name, call in _calls(program, inputs, skipped, reference):
         expected = call.expected
         actual = session.run(call.inputs)[: len(expected)]
@@ -88,6 +88,11 @@ def _why_not_run(model: ir.Model) -> str | None:
     if any(_is_random(node) for node in model.graph.all_nodes()):
         return "the model draws random numbers"
     return None
+
+
+def _unread_opset(model: ir.Model) -> list[str]:
+    opset, newest = model.opset_imports[""], newest_readable_opset()
+    return [f"opset {opset}: onnxruntime reads up to {newest}, and ran the model as that"] if opset > newest else []
 
 
 def _is_random(node: ir.Node) -> bool:
