@@ -3,8 +3,19 @@ PYTHON  ?= python3
 WORKERS ?= 2
 BIN     := .venv/bin
 READY   := .venv/.ready
+READY_BENCH := .venv/.ready-bench
 FAST    := -m "not slow and not models and not gpu"
-BENCHMARKS ?= $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
+TOPICS  ?= $(sort $(wildcard benchmarks/*.py))
+# What `make bench` measures; nothing given means all of it, with one thread.
+MODELS     ?=
+SETTINGS   ?=
+CONTENDERS ?=
+THREADS    ?= 1
+MINUTES    ?=
+CLOCK      ?=
+QUICK      ?=
+PUBLISH    ?=
+JSON       ?=
 
 # Tests run side by side: more threads in each would only make them wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
@@ -12,10 +23,11 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 # $(call need,command,advice): stop with one line of advice when the command fails.
 need = @$(1) >/dev/null 2>&1 || { echo 'error: $(2)' >&2; exit 1; }
 say  = @echo '==> $(1)'
+flag = --$(shell echo $(1) | tr A-Z a-z)
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
 .PHONY: test
 test: compiler lint ## check the style, then run the doctests and the fast tests
@@ -33,8 +45,13 @@ demo: compiler $(READY) ## compile a model, run it and compare it with PyTorch
 	@$(BIN)/python examples/demo.py
 
 .PHONY: bench
-bench: compiler $(READY) ## run every benchmark, or BENCHMARKS=benchmarks/one.py
-	@set -e; for script in $(BENCHMARKS); do echo "==> $$script"; $(BIN)/python $$script; done
+bench: compiler $(READY_BENCH) ## compare with the peers: MODELS= SETTINGS= CONTENDERS= THREADS= MINUTES= QUICK=1 PUBLISH=1
+	@$(BIN)/python -m benchmarks.peers --threads $(THREADS) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) \
+	  $(foreach option,MODELS SETTINGS CONTENDERS MINUTES CLOCK JSON,$(if $($(option)),$(call flag,$(option)) $($(option))))
+
+.PHONY: bench-topics
+bench-topics: compiler $(READY) ## the benchmarks of single parts, or TOPICS=benchmarks/one.py
+	@set -e; for script in $(TOPICS); do echo "==> $$script"; $(BIN)/python -m $$(echo $${script%.py} | tr / .); done
 
 .PHONY: lint
 lint: $(READY) ## check style, formatting, types and the direction of imports
@@ -70,4 +87,9 @@ $(BIN)/python:
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(call say,installing the packages of constraints.txt (minutes the first time: torch is large))
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(READY_BENCH): $(READY)
+	$(call say,installing the peers to compare with)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
 	@touch $@

@@ -1,0 +1,132 @@
+"""Measures Precast against its peers; ``make bench`` calls it.
+
+Usage::
+
+    python -m benchmarks.peers                                    # everything, 40 minutes, one thread
+    python -m benchmarks.peers --quick                            # three models, 8 minutes
+    python -m benchmarks.peers --models bert vit --settings inference-1 --contenders eager precast openvino
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.peers import machine, publish, results, tables, turns
+from benchmarks.peers.architectures import ARCHITECTURES
+from benchmarks.peers.contender_process import CLOCKS
+from benchmarks.peers.contenders import CONTENDERS, contenders_for
+from benchmarks.peers.results import Outcome, Run
+from benchmarks.peers.workload import SETTINGS, Workload
+
+FULL_MINUTES, QUICK_MINUTES = 40, 8
+QUICK_MODELS, QUICK_SETTINGS = ["bert", "resnet50", "llama"], ["inference-1", "training"]
+SHARE_OF_TURNS = 0.35
+"""Of a workload's time; the rest is for imports, compilers and first results."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what the command line asks for."""
+    chosen = _parser().parse_args(arguments)
+    models = chosen.models or (QUICK_MODELS if chosen.quick else list(ARCHITECTURES))
+    settings = chosen.settings or (QUICK_SETTINGS if chosen.quick else list(SETTINGS))
+    # Read when OpenMP is loaded, which children do.
+    os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
+    turns.prepare_processes()
+    console = Console(stderr=True)
+    run = measure_all(
+        [Workload(model, setting) for setting in settings for model in models],
+        chosen.contenders,
+        threads=chosen.threads,
+        clock=chosen.clock,
+        seconds=60 * (chosen.minutes or (QUICK_MINUTES if chosen.quick else FULL_MINUTES)),
+        console=console,
+    )
+    if chosen.json:
+        results.save(run, chosen.json)
+    if chosen.publish:
+        publish.publish(run)
+    print(tables.all_tables(run))
+    if run.left_out:
+        console.print(f"No time was left for: {', '.join(run.left_out)}; give more with --minutes.")
+
+
+def measure_all(
+    workloads: list[Workload], contenders: list[str], *, threads: int, clock: str, seconds: float, console: Console
+) -> Run:
+    """Measure one workload after the other while there is time."""
+    began, outcomes, left_out = time.monotonic(), [], []
+    console.print(f"{len(workloads)} workloads, {threads} threads, {seconds / 60:.0f} min; load {machine.load_now()}")
+    for number, workload in enumerate(workloads, start=1):
+        if _is_over(time.monotonic() - began, seconds, done=number - 1):
+            left_out.append(str(workload))
+            continue
+        outcomes.append(
+            _measure(
+                workload,
+                contenders_for(workload, contenders),
+                threads=threads,
+                clock=clock,
+                seconds=SHARE_OF_TURNS * seconds / len(workloads),
+                label=f"{number}/{len(workloads)} {workload}",
+                console=console,
+            )
+        )
+    return Run(date.today().isoformat(), machine.describe(), threads, clock, outcomes, left_out)
+
+
+def _is_over(elapsed: float, seconds: float, *, done: int) -> bool:
+    """Whether another workload, as long as the mean of those before it, would end too late by more than half of it."""
+    return bool(done) and elapsed + elapsed / done / 2 > seconds
+
+
+def _measure(
+    workload: Workload, names: list[str], *, threads: int, clock: str, seconds: float, label: str, console: Console
+) -> Outcome:
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="precast-bench-") as folder, console.status(label) as status:
+        measurements = turns.measure(
+            workload,
+            names,
+            Path(folder),
+            threads=threads,
+            clock=clock,
+            seconds=seconds,
+            say=lambda step: status.update(f"{label}: {step}"),
+        )
+    outcome = Outcome(workload.architecture, workload.setting, measurements)
+    console.print(f"{label}, {time.monotonic() - started:.0f} s: {_in_short(outcome)}", highlight=False, soft_wrap=True)
+    return outcome
+
+
+def _in_short(outcome: Outcome) -> str:
+    return ", ".join(
+        f"{each.contender} {each.seconds * 1000:.1f} ms" if each.seconds else f"{each.contender} failed: {each.failure}"
+        for each in outcome.measurements
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description="Measure Precast against its peers on real architectures."
+    )
+    parser.add_argument("--models", nargs="+", choices=ARCHITECTURES, metavar="MODEL", help=", ".join(ARCHITECTURES))
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, metavar="SETTING", help=", ".join(SETTINGS))
+    parser.add_argument(
+        "--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), metavar="CONTENDER",
+        help=", ".join(CONTENDERS),
+    )  # fmt: skip
+    parser.add_argument("--threads", type=int, default=1, help="threads of every contender; 1 if not given")
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu counts less of what else runs; for one thread"
+    )
+    parser.add_argument("--minutes", type=float, help=f"the time for all; {FULL_MINUTES}, or {QUICK_MINUTES} if quick")
+    parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK_MODELS)}; no batch of 8")
+    parser.add_argument("--json", type=Path, help="write everything that was measured to this file")
+    parser.add_argument("--publish", action="store_true", help="write the tables into docs/benchmarks.md and README.md")
+    return parser

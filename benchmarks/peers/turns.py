@@ -1,0 +1,147 @@
+"""Measures one workload: starts each contender, lets them take turns slice by slice, collects what they say.
+
+While one runs the others wait for their turn, so that thread pools that spin never meet, and whatever else the machine
+does falls on all alike. The order changes with every round.
+"""
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.contender_process import Ready, serve, write_onnx, write_reference
+from benchmarks.peers.contenders import CONTENDERS
+from benchmarks.peers.results import Measurement
+from benchmarks.peers.workload import Workload
+
+SLICE_SECONDS = 0.3
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 15
+PATIENCE_SECONDS = 400
+PAUSE_SECONDS = 0.02
+"""Long enough for the threads of whoever ran last to stop spinning."""
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Contestant:
+    """A contender's process and what it has shown so far."""
+
+    name: str
+    process: BaseProcess
+    connection: Connection
+    ready: Ready
+    slices: list[float] = field(default_factory=list)
+
+
+def prepare_processes() -> None:
+    """Import torch once, in a process that each of torch's contenders is forked from."""
+    multiprocessing.set_forkserver_preload(["benchmarks.peers.torch_contenders", "benchmarks.peers.contender_process"])
+
+
+def measure(
+    workload: Workload, names: list[str], folder: Path, *, threads: int, clock: str, seconds: float, say: Say
+) -> list[Measurement]:
+    """Every contender at one workload; ``seconds`` are spent on turns, after everyone is ready."""
+    say("float64 reference")
+    _run_aside(write_reference, (workload, folder))
+    export_seconds = 0.0
+    if any(CONTENDERS[name].reads_onnx for name in names):
+        say("ONNX export")
+        export_seconds = _run_aside(write_onnx, (workload, folder))
+    with _all_ended() as contestants:
+        failed: list[Measurement] = []
+        for name in names:
+            say(f"starting {CONTENDERS[name].title}")
+            started = _start(workload, name, folder, threads=threads, clock=clock)
+            if isinstance(started, Contestant):
+                contestants.append(started)
+            else:
+                failed.append(Measurement(name, failure=started))
+        _take_turns(contestants, seconds, say)
+        measured = [_result(contestant, export_seconds) for contestant in contestants]
+    return sorted(measured + failed, key=lambda measurement: names.index(measurement.contender))
+
+
+def _run_aside(function: Callable[..., None], arguments: tuple[Any, ...]) -> float:
+    """Run it in a process of its own; how long the function itself took is not known, so the whole is told."""
+    process = multiprocessing.get_context("forkserver").Process(target=function, args=arguments)
+    started = time.perf_counter()
+    process.start()
+    process.join()
+    return time.perf_counter() - started
+
+
+def _start(workload: Workload, name: str, folder: Path, *, threads: int, clock: str) -> Contestant | str:
+    """A contender that has given its first result, or why there is none."""
+    # Forked from a process that has torch already, or, where torch has no business, started anew.
+    context = multiprocessing.get_context("spawn" if CONTENDERS[name].reads_onnx else "forkserver")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=serve, args=(theirs, workload, name, folder), kwargs={"threads": threads, "clock": clock}, daemon=True
+    )
+    process.start()
+    theirs.close()
+    answer = _answer(ours)
+    if isinstance(answer, Ready):
+        return Contestant(name, process, ours, answer)
+    process.kill()
+    process.join()
+    return _last_words(folder / f"{name}.log") if answer is None else f"no result within {PATIENCE_SECONDS} s"
+
+
+def _answer(connection: Connection) -> Any:
+    """What the child says; None if it died, False if it never answered."""
+    try:
+        return connection.recv() if connection.poll(PATIENCE_SECONDS) else False
+    except EOFError:
+        return None
+
+
+def _take_turns(contestants: list[Contestant], seconds: float, say: Say) -> None:
+    deadline = time.monotonic() + seconds
+    for turn in range(MOST_ROUNDS):
+        if turn >= FEWEST_ROUNDS and time.monotonic() > deadline:
+            return
+        say(f"round {turn + 1}")
+        first = turn % max(1, len(contestants))
+        for contestant in contestants[first:] + contestants[:first]:
+            contestant.connection.send(SLICE_SECONDS)
+            contestant.slices.append(statistics.median(contestant.connection.recv()))
+            time.sleep(PAUSE_SECONDS)
+
+
+def _result(contestant: Contestant, export_seconds: float) -> Measurement:
+    contestant.connection.send(None)
+    exported = export_seconds if CONTENDERS[contestant.name].reads_onnx else 0.0
+    return Measurement(
+        contestant.name,
+        slices=contestant.slices,
+        first_result_seconds=contestant.ready.first_result_seconds + exported,
+        peak_bytes=contestant.connection.recv(),
+        error=contestant.ready.error,
+    )
+
+
+@contextmanager
+def _all_ended() -> Iterator[list[Contestant]]:
+    """A list whose contestants are ended in any case."""
+    contestants: list[Contestant] = []
+    try:
+        yield contestants
+    finally:
+        for contestant in contestants:
+            contestant.connection.close()
+            contestant.process.join(5)
+            contestant.process.kill()
+
+
+def _last_words(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+    return lines[-1][:200] if lines else "ended without a word"

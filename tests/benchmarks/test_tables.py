@@ -1,0 +1,42 @@
+from benchmarks.peers.results import Measurement, Outcome, Run
+from benchmarks.peers.tables import all_tables, ratio_to_peers, summary_table
+
+
+def outcome() -> Outcome:
+    return Outcome(
+        "bert",
+        "inference-1",
+        [
+            Measurement("eager", [0.30, 0.28], 0.4, 500 << 20, 1e-7),
+            Measurement("openvino", [0.22], 12.0, 400 << 20, 2e-7),
+            Measurement("compile", failure="RuntimeError: no"),
+            Measurement("precast", [0.25, 0.24], 5.0, 450 << 20, 1.5e-7),
+            Measurement("precast-frozen", [0.20], 5.0, 450 << 20, 1e-7),
+        ],
+    )
+
+
+def run() -> Run:
+    return Run("2026-01-02", {"processor": "one"}, 1, "wall", [outcome()])
+
+
+def test_a_time_is_that_of_the_best_slice():
+    assert outcome().seconds("eager") == 0.28
+
+
+def test_the_ratio_is_of_our_faster_way_to_the_fastest_peer():
+    assert ratio_to_peers(outcome()) == 0.22 / 0.20
+
+
+def test_the_fastest_is_bold_and_a_failure_is_told():
+    text = all_tables(run())
+    assert "| BERT-base | 280 | failed | 220 | 240 | **200** | 1.10x |" in text
+    assert "torch.compile: RuntimeError: no" in text
+
+
+def test_errors_are_multiples_of_eagers():
+    assert "| BERT-base | 1.0e-07 | - | 2.00 | 1.50 | 1.00 |" in all_tables(run())
+
+
+def test_the_short_table_names_the_fastest_peer():
+    assert "| BERT-base | 200 ms; OpenVINO 220 ms; 1.10x |" in summary_table(run())
