@@ -230,3 +230,11 @@ def test_number_of_variants_is_bounded():
     assert len(count) == before
     assert torch.equal(compiled(torch.ones(3), 0), torch.zeros(3))
     assert len(count) == before + 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_lazily_conjugated_or_negated_inputs_are_a_signature_of_their_own(dynamic):
+    compiled = aot_function(lambda x: torch.view_as_real(x.resolve_conj().resolve_neg()) * 2, nop, dynamic=dynamic)
+    plain = torch.randn(3, 4, dtype=torch.complex64)
+    for x in (plain, plain.conj(), plain.transpose(0, 1).conj(), torch._neg_view(plain), plain):
+        torch.testing.assert_close(compiled(x), torch.view_as_real(x.resolve_conj().resolve_neg()) * 2)

@@ -25,7 +25,7 @@ def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(
         [
             (value.shape, value.dtype, value.requires_grad, value.stride(), value.device, type(value))
-            if type(value) in _PLAIN_TYPES and value.layout is torch.strided
+            if type(value) in _PLAIN_TYPES and _is_plain_memory(value)
             else _other_key(value)
             for value in values
         ]
@@ -37,11 +37,16 @@ def dynamic_key(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(
         [
             (_special_sizes(value), value.dtype, value.requires_grad, _memory_order(value), value.device, type(value))
-            if type(value) in _PLAIN_TYPES and value.layout is torch.strided
+            if type(value) in _PLAIN_TYPES and _is_plain_memory(value)
             else _other_key(value)
             for value in values
         ]
     )
+
+
+def _is_plain_memory(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's elements are what lies in its memory: not sparse, not lazily conjugated or negated."""
+    return tensor.layout is torch.strided and not (tensor.is_neg() or tensor.is_conj())
 
 
 def _other_key(value: Any) -> tuple[Any, ...]:
@@ -50,7 +55,9 @@ def _other_key(value: Any) -> tuple[Any, ...]:
         inner = static_key([getattr(value, name) for name in names])
         return (type(value), repr(context), value.shape, value.stride(), value.requires_grad, inner)
     if isinstance(value, torch.Tensor):
-        return (value.shape, value.dtype, value.requires_grad, value.layout, value.device, type(value))
+        memory = value.stride() if value.layout is torch.strided else value.layout
+        lazy = (value.is_conj(), value.is_neg())
+        return (value.shape, value.dtype, value.requires_grad, memory, value.device, type(value), lazy)
     if isinstance(value, float):
         # 0.0 == -0.0 and nan != nan.
         return (float, value.hex())

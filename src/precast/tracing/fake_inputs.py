@@ -68,6 +68,8 @@ class FakeInputs:
         strides = _strides_like(tensor, sizes)
         with self.mode:
             made = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
+            torch._C._set_conj(made, tensor.is_conj())
+            torch._C._set_neg(made, tensor.is_neg())
         return _with_standing_of(tensor, made)
 
     def size(self, dimension: DimensionPlan, example: int) -> int | torch.SymInt:
