@@ -6,14 +6,13 @@ import torch
 from precast.compilers.native_decompositions import native_decompositions
 from precast.ir.loops.program import FallbackStep
 from precast.lower.decomposed import TAKEN_APART
-from precast.lower.registry import rule_for
+from precast.lower.registry import lowered_operators, rule_for
 from tests.lower.cases import check_case, floats, open_cases
 from tests.lower.pipeline import lowered
 
 aten = torch.ops.aten
 
 COMPLEX = "complex numbers are not compiled"
-RANDOM = "draws random numbers: the generator's stage replaces it"
 SIZE = "a size: known without running anything"
 NOT_COMPILED = {
     aten._embedding_bag.default: "variable-length bags, and four results of which three are bookkeeping",
@@ -21,11 +20,7 @@ NOT_COMPILED = {
     aten._fft_r2c.default: COMPLEX,
     aten._local_scalar_dense.default: "gives a number to Python: the program ends there",
     aten.atan2.out: "writes into an argument: functional graphs have none",
-    aten.native_dropout.default: RANDOM,
     aten.nonzero.default: "the size of the result depends on the data",
-    aten.rand.default: RANDOM,
-    aten.randn.default: RANDOM,
-    aten.randperm.default: RANDOM,
     aten.resize_.default: "changes an argument: functional graphs have none of these",
     aten.sym_is_contiguous.default: SIZE,
     aten.sym_numel.default: SIZE,
@@ -43,11 +38,11 @@ def core_operators():
 
 
 def test_every_core_operator_is_accounted_for():
-    decomposed = native_decompositions()
+    compiled, decomposed = lowered_operators(), native_decompositions()
     missing = [
         str(operator)
         for operator in core_operators()
-        if rule_for(operator) is None and operator not in decomposed and operator not in NOT_COMPILED
+        if operator not in compiled and operator not in decomposed and operator not in NOT_COMPILED
     ]
     assert not missing
 

@@ -18,6 +18,7 @@ from precast.codegen.generate import generate
 from precast.compilers.native_call import CompiledGraph
 from precast.compilers.native_decompositions import native_decompositions
 from precast.compilers.native_lowering import segment_graph, segment_inputs
+from precast.compilers.native_random import draw_from_streams
 from precast.compilers.native_split import SplitGraph, split_graph
 from precast.compilers.native_stored import StoredGraph, called_back
 from precast.compilers.registry import Backend
@@ -51,7 +52,7 @@ class NativeCompiler:
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph:
         options = as_options(self.options)
-        split = split_graph(graph_module)
+        split = prepare_graph(graph_module, options)
         entries = lower_segments(split)
         if not entries:
             return NativeGraph(split, (), StoredGraph("", (), ()), entries)
@@ -67,7 +68,7 @@ class NativeCompiler:
 
     def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph:
         stored = StoredGraph.from_bytes(data)
-        split = split_graph(graph_module)
+        split = prepare_graph(graph_module, as_options(self.options))
         if not stored.programs:
             return NativeGraph(split, (), stored)
         store = open_store(as_options(self.options))
@@ -89,6 +90,11 @@ class NativeGraph(CompiledGraph):
         super().__init__(split, entries)
         self.stored = stored
         self.programs = programs
+
+
+def prepare_graph(graph_module: fx.GraphModule, options: Options) -> SplitGraph:
+    """The graph with its random operators drawn as the options say, cut into what is native and what is torch's."""
+    return split_graph(draw_from_streams(graph_module) if options.random == "philox" else graph_module)
 
 
 def lower_segments(split: SplitGraph, *, prefix: str = "segment") -> list[ProgramEntry]:

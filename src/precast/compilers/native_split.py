@@ -15,23 +15,25 @@ that depend on data, subgraphs, effects) is left to torch, in as few segments as
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch._prims.rng_prims import run_with_rng_state
 from torch.utils import _pytree as pytree
 
 from precast.compilers.native_sizes import symbols_in
 from precast.errors import LoweringError
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.loops.buffers import ITEM_SIZES
-from precast.ir.node_meta import has_value, value_of
+from precast.ir.node_meta import has_value, tensor_of, value_of
 from precast.ir.tensor_spec import dtype_name
 from precast.lower.graph import MAX_RANK
 from precast.lower.sizes import to_index
-from precast.ops.facts import Fact, facts_of
+from precast.ops.facts import Fact, facts_of, is_random
+from precast.ops.random import random_seed
 
 _PLAIN_ARGUMENTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, str, bool, int, float, type(None))
 
@@ -100,7 +102,8 @@ def _levels(graph: fx.Graph) -> dict[fx.Node, int]:
     for node in graph.nodes:
         if node.op != "call_function" or is_size(node):
             continue
-        parity = 0 if may_be_native(node) else 1
+        # A draw that nobody reads still moves torch's generator on, and native code forgets what nobody reads.
+        parity = 0 if may_be_native(node) and (node.users or not is_random(node)) else 1
         inputs = [levels[each] for each in node.all_input_nodes if each in levels]
         if node.target is operator.getitem and inputs:
             levels[node] = inputs[0]
@@ -118,14 +121,27 @@ def may_be_native(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         source = node.args[0]
         return isinstance(source, fx.Node) and may_be_native(source)
-    if not isinstance(node.target, OpOverload) or not has_value(node):
+    if node.target is run_with_rng_state:
+        return is_drawn_natively(node)
+    if not isinstance(node.target, OpOverload) or not has_value(node) or node.target is random_seed:
         return False
     if facts_of(node) & {Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING} or _makes_sizes(node):
         return False
-    value = value_of(node)
+    return may_be_held(value_of(node), (node.args, node.kwargs))
+
+
+def may_be_held(value: object, arguments: object) -> bool:
+    """Whether native code can hold what a call gives, and all that it takes."""
     values = value if isinstance(value, tuple | list) else (value,)
     is_expressible = any(isinstance(each, torch.Tensor) for each in values)
-    return is_expressible and all(map(_may_be_buffer, values)) and all(map(_may_be_argument, _arguments(node)))
+    leaves = pytree.tree_leaves(arguments)
+    return is_expressible and all(map(_may_be_buffer, values)) and all(map(_may_be_argument, leaves))
+
+
+def is_drawn_natively(node: fx.Node) -> bool:
+    """Whether a random operator draws from a stream of ours, and not from a state of torch's generator."""
+    state = node.args[0]
+    return isinstance(state, fx.Node) and has_value(state) and tensor_of(state).dtype is torch.int64
 
 
 def _makes_sizes(node: fx.Node) -> bool:
@@ -134,10 +150,6 @@ def _makes_sizes(node: fx.Node) -> bool:
     return bool(symbols) and not symbols <= {
         name for each in node.all_input_nodes if has_value(each) for name in symbols_in(value_of(each))
     }
-
-
-def _arguments(node: fx.Node) -> Iterator[object]:
-    yield from pytree.tree_leaves((node.args, node.kwargs))
 
 
 def _may_be_argument(argument: object) -> bool:
@@ -180,10 +192,11 @@ def _segment(nodes: Sequence[fx.Node], returned: set[fx.Node], needed: set[fx.No
 
 
 def _needed_nodes(graph: fx.Graph, results: Sequence[Result]) -> set[fx.Node]:
-    """What results and effects depend on, but for sizes."""
+    """What results, effects and draws depend on, but for sizes."""
     needed: set[fx.Node] = set()
     waiting = [node for each in results for node in _nodes_of_result(each)]
-    waiting += [node for node in graph.nodes if node.op == "call_function" and Fact.EFFECTFUL in facts_of(node)]
+    acting = {Fact.EFFECTFUL, Fact.RANDOM}
+    waiting += [node for node in graph.nodes if node.op == "call_function" and not acting.isdisjoint(facts_of(node))]
     while waiting:
         node = waiting.pop()
         if node not in needed and not is_size(node):

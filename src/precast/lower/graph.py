@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
+from torch._prims.rng_prims import run_with_rng_state
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from precast.errors import LoweringError
@@ -30,7 +31,7 @@ from precast.ir.loops.scalars import Load
 from precast.ir.node_meta import has_value, source_line_of, tensor_of, value_of
 from precast.ir.tensor_spec import dtype_name
 from precast.lower.builder import Builder, Result
-from precast.lower.registry import DECLINED, rule_for
+from precast.lower.registry import DECLINED, drawing_rule_for, rule_for
 from precast.lower.sizes import to_index, to_indices, to_strides
 
 MAX_RANK = 16
@@ -108,12 +109,17 @@ def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> 
     builder.results = tuple(_result_of(each, node) for each in values if isinstance(each, torch.Tensor))
     builder.node_name, builder.origin = node.name, f"{node.name}: {node.target}"
     builder.at = str(source_line_of(node) or "") or None
-    rule, replace = rule_for(node.target), _replacing(meanings)
+    replace, arguments = _replacing(meanings), node.args
+    rule = rule_for(node.target)
+    if node.target is run_with_rng_state:
+        stream, drawn, *rest = node.args
+        rule, arguments = drawing_rule_for(drawn), (stream, *rest)
+        builder.origin = f"{node.name}: {drawn}"
     lowered: Lowered = DECLINED
     if node.target in _BY_MEMORY:
         _require_whole_memory(node)
     if rule is not None:
-        lowered = rule(builder, *map(replace, node.args), **{key: replace(each) for key, each in node.kwargs.items()})
+        lowered = rule(builder, *map(replace, arguments), **{key: replace(each) for key, each in node.kwargs.items()})
     if lowered is not DECLINED:
         return lowered
     outputs = _fall_back(node, builder, meanings)

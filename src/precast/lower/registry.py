@@ -20,6 +20,7 @@ Rule = Callable[..., Lowered]
 AnyRule = TypeVar("AnyRule", bound=Rule)
 
 _RULES: dict[OpOverload, Rule] = {}
+_DRAWING_RULES: dict[OpOverload, Rule] = {}
 
 
 def lowering(*operators: OpOverload) -> Callable[[AnyRule], AnyRule]:
@@ -38,9 +39,28 @@ def lowering(*operators: OpOverload) -> Callable[[AnyRule], AnyRule]:
     return register
 
 
+def drawing(*operators: OpOverload) -> Callable[[AnyRule], AnyRule]:
+    """Register ``rule(builder, stream, *args, **kwargs)`` for random operators that draw from a stream of ours.
+
+    Such a rule knows all arguments: it never declines.
+    """
+
+    def register(rule: AnyRule) -> AnyRule:
+        for operator in operators:
+            assert operator not in _DRAWING_RULES, f"{operator} has a drawing rule already"
+            _DRAWING_RULES[operator] = rule
+        return rule
+
+    return register
+
+
+def drawing_rule_for(operator: object) -> Rule | None:
+    return _DRAWING_RULES.get(operator) if isinstance(operator, OpOverload) else None
+
+
 def rule_for(operator: object) -> Rule | None:
     return _RULES.get(operator) if isinstance(operator, OpOverload) else None
 
 
 def lowered_operators() -> tuple[OpOverload, ...]:
-    return tuple(sorted(_RULES, key=str))
+    return tuple(sorted({*_RULES, *_DRAWING_RULES}, key=str))

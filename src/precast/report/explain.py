@@ -13,9 +13,9 @@ from precast.autograd.callable import AotCallable
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.graph_names import get_aot_graph_name
 from precast.compilers.interpreted import interpret
-from precast.compilers.native import BACKEND, lower_segments
-from precast.compilers.native_split import split_graph
+from precast.compilers.native import BACKEND, lower_segments, prepare_graph
 from precast.errors import InputTypeError
+from precast.options import as_options
 from precast.partition import min_cut_rematerialization_partition
 from precast.report.graph_explanation import GraphExplanation, explain_graph
 
@@ -43,7 +43,7 @@ class _Explaining:
     graphs: list[GraphExplanation] = field(default_factory=list)
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., object]:
-        split = split_graph(graph_module)
+        split = prepare_graph(graph_module, as_options(None))
         self.graphs.append(explain_graph(get_aot_graph_name(), split, lower_segments(split)))
         return interpret(graph_module, example_inputs)
 

@@ -13,6 +13,7 @@ from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, constant
 from precast.ir.loops.program import FallbackStep, Kernel, LibraryCall, Step, read_by, written_by
 from precast.ir.node_meta import source_line_of
+from precast.ops.random import random_seed
 
 _KINDS = ("forward", "backward", "inference", "joint")
 
@@ -75,7 +76,12 @@ def explain_graph(name: str, split: SplitGraph, entries: Sequence[Entry]) -> Gra
     """Gather what the stages decided."""
     steps = [step for entry in entries for step in entry.program.steps]
     fallbacks = [TorchLine(step.operator, step.at) for step in steps if isinstance(step, FallbackStep)]
-    left = [node for segment in split.segments if not segment.is_native for node in segment.nodes]
+    left = [
+        node
+        for segment in split.segments
+        for node in segment.nodes
+        if not segment.is_native and node.target is not random_seed
+    ]
     return GraphExplanation(
         _kind(name),
         tuple(_step_line("kernel", step) for step in steps if isinstance(step, Kernel)),

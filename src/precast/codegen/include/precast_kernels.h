@@ -2,6 +2,7 @@
 #pragma once
 
 #include "precast_math.h"
+#include "precast_random.h"
 
 namespace precast {
 

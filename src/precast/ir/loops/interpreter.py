@@ -13,6 +13,7 @@ import torch
 
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Computed, Index, Symbol, Variable, evaluate
+from precast.ir.loops.philox import random_bits
 from precast.ir.loops.program import (
     Accumulate,
     Check,
@@ -56,6 +57,7 @@ _SPECIAL: dict[str, Callable[..., torch.Tensor]] = {
     "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "is_inf": torch.isinf,
     "is_nan": torch.isnan,
+    "random_bits": random_bits,
 }
 _REDUCERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda values: values.sum(-1, dtype=values.dtype),

@@ -14,7 +14,7 @@ from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Atom, Computed, Index, as_index, atom, atoms, substitute
 
 # Operation by name → how many arguments it takes. Comparisons and the `is_…` tests give bool; the others, the type of
-# their arguments. `where` takes (condition, then, otherwise).
+# their arguments. `where` takes (condition, then, otherwise); `random_bits`, (seed, number of the stream, place in it).
 UNARY = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "digamma",
     "erf", "erfc", "exp", "expm1", "floor", "is_inf", "is_nan", "lgamma", "log", "log10", "log1p", "log2",
@@ -27,7 +27,7 @@ BINARY = (
     "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul", "ne", "nextafter", "pow", "remainder",
     "sub",
 )  # fmt: skip
-TERNARY = ("where",)
+TERNARY = ("random_bits", "where")
 ARITIES = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), **dict.fromkeys(TERNARY, 3)}
 PREDICATES = frozenset({
     "eq", "ge", "gt", "is_inf", "is_nan", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
