@@ -4,11 +4,16 @@
  * precast_last_error() says in words what went wrong in this thread's last call.
  *
  * Threads: any number of threads may call precast_run on one model at the same time; each call works in its own scratch
- * memory, and weights are only read. Opening and closing a model must not overlap with other calls on it.
+ * memory over shared weights. Calls of an entry that updates state, and writing state, wait for each other. Opening and
+ * closing a model must not overlap with other calls on it.
  *
  * Memory: the caller owns all tensors. Outputs are allocated by the caller before precast_run, in the shapes and strides
  * that precast_infer gives for the inputs at hand; so results can be written straight into whatever memory they are
- * wanted in. Weights are not copied: they must stay where they are until precast_close.
+ * wanted in.
+ *
+ * State: the model's named tensors, i.e. weights and buffers. What no entry updates is not copied and must stay where it
+ * was given until precast_close; what an entry updates is copied when the model is opened. A call that fails leaves the
+ * state as it was.
  */
 #ifndef PRECAST_H
 #define PRECAST_H
@@ -20,7 +25,7 @@
 extern "C" {
 #endif
 
-#define PRECAST_ABI_VERSION 1
+#define PRECAST_ABI_VERSION 2
 #define PRECAST_MAX_RANK 16
 
 #if defined(__GNUC__)
@@ -72,10 +77,14 @@ typedef int32_t (*precast_fallback)(void* data, int32_t entry, int32_t step, con
                                     size_t input_count, const precast_tensor* outputs, size_t output_count,
                                     const int64_t* sizes, size_t size_count);
 
+/* Each tensor of the state is looked for among `weights`, then in the file at `weights_path` or, where there is none, among
+ * the weights inside the library. */
 typedef struct {
     uint32_t abi_version; /* PRECAST_ABI_VERSION */
+    int32_t threads;      /* how many threads one call uses; 0: as many as OpenMP would */
     const precast_named_tensor* weights;
     size_t weight_count;
+    const char* weights_path;  /* a safetensors file, which is mapped; may be NULL */
     precast_fallback fallback; /* NULL: entries with fallback steps are refused */
     void* fallback_data;
 } precast_open_options;
@@ -87,14 +96,20 @@ PRECAST_API uint32_t precast_abi_version(void);
 /* What went wrong in this thread's last call that failed; valid until its next call. Never NULL. */
 PRECAST_API const char* precast_last_error(void);
 
-/* Opens the model in this library. NULL options: no weights, no fallback. */
+/* Opens the model in this library. NULL options: no weights but the library's own, no fallback. */
 PRECAST_API precast_status precast_open(const precast_open_options* options, precast_model** model);
 PRECAST_API precast_status precast_close(precast_model* model);
+
+/* What lies in the library beside code: how entries are called from Python, as JSON text; "" if nothing does. */
+PRECAST_API precast_status precast_manifest_json(const char** json);
 
 PRECAST_API precast_status precast_entry_count(const precast_model* model, size_t* count);
 PRECAST_API precast_status precast_entry_name(const precast_model* model, size_t entry, const char** name);
 
-/* The entry's inputs, outputs, weights and dynamic sizes as JSON text, owned by the model. */
+/* The number of the entry of that name. */
+PRECAST_API precast_status precast_find_entry(const precast_model* model, const char* name, size_t* entry);
+
+/* The entry's inputs, outputs, weights, updates of state and dynamic sizes as JSON text, owned by the model. */
 PRECAST_API precast_status precast_entry_json(const precast_model* model, size_t entry, const char** json);
 
 /* Fills rank, dtype, device, and the arrays `shape` and `strides` point to (room for the rank) of each output; not data. */
@@ -104,6 +119,17 @@ PRECAST_API precast_status precast_infer(precast_model* model, size_t entry, con
 /* Runs the entry. Inputs may have any strides; outputs must have those that precast_infer gives. */
 PRECAST_API precast_status precast_run(precast_model* model, size_t entry, const precast_tensor* inputs,
                                        size_t input_count, const precast_tensor* outputs, size_t output_count);
+
+/* The names of the model's state. */
+PRECAST_API precast_status precast_state_count(const precast_model* model, size_t* count);
+PRECAST_API precast_status precast_state_name(const precast_model* model, size_t number, const char** name);
+
+/* Fills rank, dtype, device, and the arrays `shape` and `strides` point to (room for PRECAST_MAX_RANK); not data. */
+PRECAST_API precast_status precast_describe_state(const precast_model* model, const char* name, precast_tensor* tensor);
+
+/* Copies a tensor of the state out to, or in from, the caller's memory: same dtype and shape, any strides. */
+PRECAST_API precast_status precast_read_state(precast_model* model, const char* name, const precast_tensor* target);
+PRECAST_API precast_status precast_write_state(precast_model* model, const char* name, const precast_tensor* source);
 
 #ifdef __cplusplus
 }

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from precast import aot_function
-from precast.artifact.package import write_package
+from precast.artifact.manifest import packed_entry
+from precast.artifact.package import NativeCode, write_package
 from precast.build.library import build
 from precast.cache import Store
 from precast.codegen.describe import Entry, describe_entry
@@ -88,8 +89,8 @@ def test_compiled_by_it_the_function_trains(inputs, expected, library):
 
 
 def test_saved_and_loaded_it_runs_without_torch(inputs, expected, entries, library, tmp_path):
-    described = [describe_entry(entry) for entry in entries]
-    code = {"native": library.path.read_bytes()}
+    described = [packed_entry(describe_entry(entry)) for entry in entries]
+    code = {"native": NativeCode(library.path.read_bytes())}
     path = write_package(tmp_path / "bullet.precast", entries=described, code=code, weights={}, libraries=library.needs)
     np.savez(tmp_path / "in.npz", **{name: value.detach().numpy() for name, value in zip("xwb", inputs, strict=True)})
     arguments = [str(path), str(tmp_path / "in.npz"), str(tmp_path / "out.npz")]

@@ -8,13 +8,15 @@ import pytest
 from safetensors.numpy import load as load_safetensors
 
 from precast.artifact.archive import write_archive
-from precast.artifact.manifest import parse_entry, parse_manifest
-from precast.artifact.package import MANIFEST, WEIGHTS, native_member, open_package, write_package
+from precast.artifact.manifest import packed_entry, parse_entry, parse_manifest
+from precast.artifact.package import MANIFEST, WEIGHTS, NativeCode, native_member, open_package, write_package
 from precast.artifact.weights import Weight, read_weights, write_weights
 from precast.errors import ArtifactError
 
 TENSOR = {"name": "x", "dtype": "f32", "shape": [2, "s0"], "strides": ["s0", 1]}
-ENTRY = {"name": "forward", "inputs": [TENSOR], "weights": [], "outputs": [TENSOR], "sizes": []}
+INTERFACE = {"name": "forward", "inputs": [TENSOR], "weights": [], "outputs": [TENSOR], "updates": [], "sizes": []}
+ENTRY = packed_entry(INTERFACE)
+MANY_DIMS = TENSOR | {"shape": [1] * 17, "strides": [1] * 17}
 WEIGHT_ARRAYS = {
     "layer.weight": Weight("f32", np.arange(6, dtype=np.float32).reshape(2, 3)),
     "flags": Weight("bool", np.array([True, False])),
@@ -29,7 +31,7 @@ def path(tmp_path):
     return write_package(
         tmp_path / "m.precast",
         entries=[ENTRY],
-        code={"native": b"code"},
+        code={"native": NativeCode(b"code")},
         weights=WEIGHT_ARRAYS,
         libraries=["libdnnl.so.3"],
     )
@@ -54,10 +56,10 @@ def manifest_of(path):
 
 def test_round_trip(path):
     package = open_package(path)
-    assert package.manifest.entries[0].outputs[0].shape == (2, "s0")
+    assert package.manifest.entries[0].interface.outputs[0].shape == (2, "s0")
     assert package.manifest.libraries == ("libdnnl.so.3",)
     assert package.checked(native_member("native")) == b"code"
-    weights = package.weights()
+    weights = package.state()
     assert {name: weight.dtype for name, weight in weights.items()} == {
         name: weight.dtype for name, weight in WEIGHT_ARRAYS.items()
     }
@@ -67,7 +69,7 @@ def test_round_trip(path):
 
 
 def test_weights_are_mapped_not_copied(path):
-    weight = open_package(path).weights()["layer.weight"].carrier
+    weight = open_package(path).state()["layer.weight"].carrier
     assert not weight.flags.owndata
     assert not weight.flags.writeable
 
@@ -76,7 +78,7 @@ def test_the_same_content_gives_the_same_bytes(path, tmp_path):
     again = write_package(
         tmp_path / "n.precast",
         entries=[ENTRY],
-        code={"native": b"code"},
+        code={"native": NativeCode(b"code")},
         weights=WEIGHT_ARRAYS,
         libraries=["libdnnl.so.3"],
     )
@@ -105,7 +107,7 @@ def test_changed_weights_are_found_by_verify(path):
 def test_longer_weights_are_found_at_once(path):
     content = bytes(open_package(path).members[WEIGHTS]) + b"more"
     with pytest.raises(ArtifactError, match="the manifest says"):
-        open_package(changed(path, weights=content)).weights()
+        open_package(changed(path, weights=content)).state()
 
 
 def test_missing_members_are_named(path):
@@ -143,11 +145,14 @@ def test_another_version_says_which_one(path):
         ({"format": "other"}, "manifest.json.format"),
         ({"entries": 3}, "manifest.json.entries"),
         ({"entries": [ENTRY, ENTRY]}, "two entries"),
-        ({"entries": [ENTRY | {"inputs": [TENSOR | {"dtype": "f8"}]}]}, r"inputs\[0\]\.dtype"),
-        ({"entries": [ENTRY | {"inputs": [TENSOR | {"shape": [-1, 2]}]}]}, r"shape\[0\]"),
-        ({"entries": [ENTRY | {"inputs": [TENSOR | {"shape": [True, 2]}]}]}, r"shape\[0\]"),
-        ({"entries": [ENTRY | {"inputs": [TENSOR | {"strides": [1]}]}]}, "number of strides"),
-        ({"entries": [ENTRY | {"inputs": [TENSOR | {"shape": [1] * 17, "strides": [1] * 17}]}]}, "at most 16"),
+        ({"entries": [packed_entry(INTERFACE | {"inputs": [TENSOR | {"dtype": "f8"}]})]}, r"inputs\[0\]\.dtype"),
+        ({"entries": [packed_entry(INTERFACE | {"inputs": [TENSOR | {"shape": [-1, 2]}]})]}, r"shape\[0\]"),
+        ({"entries": [packed_entry(INTERFACE | {"inputs": [TENSOR | {"shape": [True, 2]}]})]}, r"shape\[0\]"),
+        ({"entries": [packed_entry(INTERFACE | {"inputs": [TENSOR | {"strides": [1]}]})]}, "number of strides"),
+        (
+            {"entries": [packed_entry(INTERFACE | {"inputs": [TENSOR | {"shape": [1] * 17, "strides": [1] * 17}]})]},
+            "at most 16",
+        ),
         ({"files": {"../evil": {"size": 1, "sha256": "0" * 64}}}, "keys of manifest.json.files"),
         ({"files": {"a": {"size": 1, "sha256": "xyz"}}}, "sha256"),
         ({"files": {"a": {"size": 1.5, "sha256": "0" * 64}}}, "size"),

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from precast.artifact.package import write_package
+from precast.artifact.manifest import packed_entry
+from precast.artifact.package import NativeCode, write_package
 from precast.artifact.weights import Weight
 from precast.build.library import Library
 from precast.codegen.describe import Entry, describe_entry
@@ -33,8 +34,8 @@ def bullet_file(bullet_entry, bullet_library, tmp_path_factory) -> Path:
     _, w, b, _ = bullet_inputs()
     return write_package(
         tmp_path_factory.mktemp("package") / "bullet.precast",
-        entries=[describe_entry(bullet_entry)],
-        code={"native": bullet_library.path.read_bytes()},
+        entries=[packed_entry(describe_entry(bullet_entry))],
+        code={"native": NativeCode(bullet_library.path.read_bytes())},
         weights={"layer.w": Weight("f32", w.numpy()), "layer.b": Weight("f32", b.numpy())},
         libraries=bullet_library.needs,
     )

@@ -167,7 +167,7 @@ def test_weights_are_bound_by_name(bullet_library):
 
 
 def test_a_missing_weight_is_named(bullet_library):
-    with pytest.raises(ValueError, match=r"entry 'forward' needs the weight 'layer\.b'"):
+    with pytest.raises(ValueError, match=r"the model needs the weight 'layer\.b'"):
         open_library(bullet_library.path, needs=bullet_library.needs, weights={"layer.w": bullet_inputs()[1]})
 
 

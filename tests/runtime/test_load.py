@@ -11,7 +11,8 @@ import torch
 
 import precast.runtime
 from precast.artifact.archive import write_archive
-from precast.artifact.package import MANIFEST, WEIGHTS, native_member, open_package, write_package
+from precast.artifact.manifest import packed_entry
+from precast.artifact.package import MANIFEST, WEIGHTS, NativeCode, native_member, open_package, write_package
 from precast.artifact.weights import Weight
 from precast.codegen.describe import describe_entry
 from precast.errors import ArtifactError
@@ -84,7 +85,7 @@ def test_changed_code_is_not_loaded(bullet_file, tmp_path):
 
 def test_a_manifest_that_does_not_fit_the_code_is_refused(bullet_file, tmp_path):
     manifest = json.loads(bytes(open_package(bullet_file).members[MANIFEST]))
-    manifest["entries"][0]["inputs"][0]["shape"] = [80, 4]
+    manifest["entries"][0]["interface"]["inputs"][0]["shape"] = [80, 4]
     with pytest.raises(ArtifactError, match="describes other entries"):
         precast.runtime.load(rewritten(bullet_file, tmp_path, manifest=json.dumps(manifest).encode()))
 
@@ -124,7 +125,7 @@ def test_random_damage_is_found_or_harmless(bullet_file):
         try:
             opened = open_package(bytes(damaged))
             loaded = opened.checked(native_member("native"))
-            opened.weights()
+            opened.state()
         except ArtifactError:
             continue
         assert loaded == bytes(code)
@@ -136,8 +137,8 @@ def test_bfloat16_weights_are_mapped_too(build_cache, tmp_path):
     library = build_entries([entry], build_cache)
     path = write_package(
         tmp_path / "m.precast",
-        entries=[describe_entry(entry)],
-        code={"native": library.path.read_bytes()},
+        entries=[packed_entry(describe_entry(entry))],
+        code={"native": NativeCode(library.path.read_bytes())},
         weights={"w": Weight("bf16", weight.view(torch.uint16).numpy())},
     )
     (result,) = precast.runtime.load(path)["forward"](np.zeros(4, np.float32))

@@ -1,13 +1,14 @@
-"""What a file says about itself: version, entries, and the size and hash of everything in it."""
+"""What a file says about itself: version, entries, state, targets, and the size and hash of everything in it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from precast.artifact.calls import CallDescription, OutputResult, TensorLeaf, read_call
 from precast.artifact.schema import (
     ANYTHING,
     NOTHING,
@@ -16,43 +17,94 @@ from precast.artifact.schema import (
     ListOf,
     MapOf,
     OneOf,
+    Real,
     Shape,
     Text,
+    check_shape,
     damaged,
     parse_json,
 )
 from precast.errors import ArtifactError
 
 FORMAT = "precast"
-FORMAT_VERSION = 1
-"""Version log: 1 (2026-11) the first: entries, weights, native code for one machine."""
+FORMAT_VERSION = 2
+"""Version log: 1 (2026-11) the first: members and their hashes, as exported programs have them. 2 (2026-11): entries
+with their calls, programs and samples, the model's state, targets with the processor features that they need."""
+READABLE_VERSIONS = (1, 2)
 
 MAX_RANK = 16
+MANY = 100_000
 _NAME = Text(r"[^\x00-\x1f]{1,1024}")
 _FILE_NAME = Text(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,4}")
-_SIZE = OneOf((Count(), Text(r"[\w */%()+-]{1,1000}")))
+_FILES = MapOf(_FILE_NAME, {"size": Count(), "sha256": Text(r"[0-9a-f]{64}")}, 1000)
+_LIBRARIES = ListOf(Text(r"[\w.-]{1,100}"), 10)
+_DTYPE = Text(r"f64|f32|f16|bf16|i64|i32|i16|i8|u8|bool")
+_SIZE = OneOf((Count(), Text(r"[\w */%()+,-]{1,1000}")))
 _TENSOR: Shape = {
     "name": _NAME,
-    "dtype": Text(r"f64|f32|f16|bf16|i64|i32|i16|i8|u8|bool"),
+    "dtype": _DTYPE,
     "shape": ListOf(_SIZE, MAX_RANK),
     "strides": ListOf(_SIZE, MAX_RANK),
 }
-_TENSORS = ListOf(_TENSOR, 100_000)
+_TENSORS = ListOf(_TENSOR, MANY)
 ENTRY_SHAPE: Shape = {
     "name": _NAME,
     "inputs": _TENSORS,
     "weights": _TENSORS,
     "outputs": _TENSORS,
+    "updates": _TENSORS,
     "sizes": ListOf(
-        {"name": Text(r"\w{1,100}"), "input": Count(100_000), "dimension": OneOf((Count(MAX_RANK), NOTHING))}, 10_000
+        {
+            "name": Text(r"\w{1,100}"),
+            "input": Count(MANY),
+            "dimension": OneOf((Count(MAX_RANK), NOTHING)),
+            "factor": Count(),
+            "offset": ANYTHING,
+            "range": ListOf(OneOf((Count(), NOTHING)), 2),
+        },
+        10_000,
     ),
 }
-MANIFEST_SHAPE: Shape = {
+_SAMPLE: Shape = {
+    "inputs": ListOf(OneOf((_NAME, Count())), MANY),
+    "outputs": ListOf({"tensor": _NAME, "tolerance": Real()}, MANY),
+}
+_PACKED_ENTRY: Shape = {
+    "interface": ENTRY_SHAPE,
+    "call": ANYTHING,
+    "program": OneOf((_FILE_NAME, NOTHING)),
+    "state_names": MapOf(_NAME, _NAME, MANY),
+    "samples": ListOf(_SAMPLE, 1000),
+}
+_STATE: Shape = {
+    "storage": _NAME,
+    "dtype": _DTYPE,
+    "shape": ListOf(Count(2**48), MAX_RANK),
+    "strides": ListOf(Count(2**48), MAX_RANK),
+    "offset": Count(2**48),
+}
+_TARGET: Shape = {
+    "name": Text(r"[a-z0-9][a-z0-9._-]{0,60}"),
+    "file": _FILE_NAME,
+    "features": ListOf(Text(r"[a-z0-9_]{1,40}"), 300),
+}
+_MANIFEST: dict[str, Shape] = {
     "format": Text(FORMAT),
     "version": Count(1_000_000),
-    "entries": ListOf(ENTRY_SHAPE, 1000),
-    "libraries": ListOf(Text(r"[\w.-]{1,100}"), 10),
-    "files": MapOf(_FILE_NAME, {"size": Count(), "sha256": Text(r"[0-9a-f]{64}")}, 1000),
+    "entries": ListOf(_PACKED_ENTRY, 1000),
+    "state": MapOf(_NAME, _STATE, MANY),
+    "targets": ListOf(_TARGET, 20),
+    "libraries": _LIBRARIES,
+    "made_with": MapOf(Text(r"[a-z_]{1,40}"), Text(r"[^\x00-\x1f]{0,200}"), 20),
+    "files": _FILES,
+}
+MANIFEST_SHAPE: Shape = _MANIFEST
+_FIRST_VERSION: Shape = {
+    "format": Text(FORMAT),
+    "version": Count(1_000_000),
+    "entries": ListOf(ANYTHING, 0),
+    "libraries": _LIBRARIES,
+    "files": _FILES,
 }
 
 
@@ -75,12 +127,68 @@ class TensorDescription:
 
 @dataclass(frozen=True)
 class EntryDescription:
-    """What one entry takes and gives."""
+    """What one entry takes and gives, and what it updates of the model's state."""
 
     name: str
     inputs: tuple[TensorDescription, ...]
     weights: tuple[TensorDescription, ...]
     outputs: tuple[TensorDescription, ...]
+    updates: tuple[TensorDescription, ...] = ()
+
+
+@dataclass(frozen=True)
+class SampleOutput:
+    """An expected output: which stored tensor it is, and by how much a right result may differ from it."""
+
+    tensor: str
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs to try an entry with: names of stored tensors, or whole numbers; and the outputs that it must give."""
+
+    inputs: tuple[str | int, ...]
+    outputs: tuple[SampleOutput, ...]
+
+
+@dataclass(frozen=True)
+class PackedEntry:
+    """One entry of a file.
+
+    ``call`` is the original signature; an entry without one takes and gives flat tensors. ``program`` names the member
+    that holds the exported program, whose own names for the state ``state_names`` maps to the model's.
+    """
+
+    interface: EntryDescription
+    call: CallDescription | None = None
+    program: str | None = None
+    state_names: Mapping[str, str] = field(default_factory=dict)
+    samples: tuple[Sample, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.interface.name
+
+
+@dataclass(frozen=True)
+class StateRecord:
+    """Where a tensor of the model's state lies: in which stored weight, from which element, with which strides."""
+
+    storage: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """Native code for processors that have all of these features."""
+
+    name: str
+    file: str
+    features: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -95,49 +203,130 @@ class FileRecord:
 class Manifest:
     """The checked content of ``manifest.json``."""
 
-    entries: tuple[EntryDescription, ...]
+    entries: tuple[PackedEntry, ...]
     libraries: tuple[str, ...]
     files: Mapping[str, FileRecord]
+    state: Mapping[str, StateRecord] = field(default_factory=dict)
+    targets: tuple[Target, ...] = ()
+    made_with: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_entry(text: str | bytes) -> EntryDescription:
     """An entry's description as the C interface gives it."""
-    return _entry(parse_json(text, ENTRY_SHAPE, name="the entry's description"))
+    return _interface(parse_json(text, ENTRY_SHAPE, name="the entry's description"))
 
 
-def parse_manifest(text: bytes) -> Manifest:
+def parse_manifest(text: str | bytes) -> Manifest:
     """Read a manifest, refusing another format, another version, or anything out of shape."""
     head = parse_json(text, MapOf(Text(r"\w{1,100}"), ANYTHING, 100), name="manifest.json")
     assert isinstance(head, dict)
-    if head.get("format") == FORMAT and head.get("version") != FORMAT_VERSION:
+    version = head.get("version")
+    if head.get("format") == FORMAT and (type(version) is not int or version not in READABLE_VERSIONS):
         raise ArtifactError(
-            f"the file has format version {head.get('version')!r}",
-            why=f"this runtime reads version {FORMAT_VERSION}",
+            f"the file has format version {str(version)[:40]}",
+            why=f"this runtime reads versions {' and '.join(map(str, READABLE_VERSIONS))}",
             fix="package the model again, or install the version of Precast that made it",
         )
-    content: Any = parse_json(text, MANIFEST_SHAPE, name="manifest.json")
-    entries = tuple(map(_entry, content["entries"]))
-    if len({entry.name for entry in entries}) != len(entries):
-        raise damaged("two entries have one name", "names of entries must differ")
-    files = {name: FileRecord(**record) for name, record in content["files"].items()}
-    return Manifest(entries, tuple(content["libraries"]), files)
+    content: Any = head
+    check_shape(content, _FIRST_VERSION if version == 1 else MANIFEST_SHAPE, "manifest.json")
+    manifest = Manifest(
+        tuple(map(_entry, content["entries"])),
+        tuple(content["libraries"]),
+        {name: FileRecord(**record) for name, record in content["files"].items()},
+        {name: _state(name, record) for name, record in content.get("state", {}).items()},
+        tuple(Target(each["name"], each["file"], tuple(each["features"])) for each in content.get("targets", [])),
+        content.get("made_with", {}),
+    )
+    _check_names(manifest)
+    return manifest
 
 
-def manifest_text(entries: Sequence[Json], libraries: Sequence[str], files: Mapping[str, FileRecord]) -> bytes:
+def manifest_text(
+    files: Mapping[str, FileRecord],
+    *,
+    entries: Sequence[Json] = (),
+    state: Mapping[str, Json] | None = None,
+    targets: Sequence[Json] = (),
+    libraries: Sequence[str] = (),
+    made_with: Mapping[str, str] | None = None,
+) -> bytes:
     """The manifest as it stands in the file; the same for the same content."""
     records = {name: {"size": record.size, "sha256": record.sha256} for name, record in sorted(files.items())}
     content = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "entries": list(entries),
+        "state": dict(state or {}),
+        "targets": list(targets),
         "libraries": list(libraries),
+        "made_with": dict(made_with or {}),
         "files": records,
     }
-    return json.dumps(content, indent=1, ensure_ascii=False).encode()
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _entry(content: Any) -> EntryDescription:
-    tensors = {kind: tuple(map(_tensor, content[kind])) for kind in ("inputs", "weights", "outputs")}
+def packed_entry(interface: Json, **parts: Json) -> Json:
+    """An entry as the manifest holds it; parts are those of ``PackedEntry``."""
+    empty: dict[str, Json] = {"call": None, "program": None, "state_names": {}, "samples": []}
+    return {"interface": interface, **empty, **parts}
+
+
+def _check_names(manifest: Manifest) -> None:
+    for what, names in (
+        ("entries", [entry.name for entry in manifest.entries]),
+        ("targets", [target.name for target in manifest.targets]),
+    ):
+        if len(set(names)) != len(names):
+            raise damaged(f"two {what} have one name", f"names of {what} must differ")
+    for name in (*(target.file for target in manifest.targets), *(entry.program for entry in manifest.entries)):
+        if name is not None and name not in manifest.files:
+            raise damaged(f"the manifest refers to {name}", "it does not list such a file")
+    for entry in manifest.entries:
+        for weight in (*entry.interface.weights, *entry.interface.updates):
+            record = manifest.state.get(weight.name)
+            if record is None or (weight.dtype, weight.shape) != (record.dtype, record.shape):
+                raise damaged(
+                    f"entry {entry.name!r} uses the state {weight.name!r}",
+                    "the manifest has no such state of that shape",
+                )
+
+
+def _entry(content: Any) -> PackedEntry:
+    interface = _interface(content["interface"])
+    call = None if content["call"] is None else read_call(content["call"], name=f"the call of {interface.name!r}")
+    entry = PackedEntry(
+        interface, call, content["program"], content["state_names"], tuple(map(_sample, content["samples"]))
+    )
+    if call is not None:
+        _check_call(interface, call)
+    return entry
+
+
+def _check_call(interface: EntryDescription, call: CallDescription) -> None:
+    """A call must hand over exactly what the entry takes, and ask for what it gives."""
+    at = f"the call of {interface.name!r}"
+    given = [call.leaves[number] for number in call.tensor_leaves]
+    if len(given) != len(interface.inputs):
+        raise damaged(f"{at} has {len(given)} tensors", f"the entry takes {len(interface.inputs)}")
+    for leaf, expected in zip(given, interface.inputs, strict=True):
+        rank = len(leaf.shape) if isinstance(leaf, TensorLeaf) else 0
+        dtype = leaf.dtype if isinstance(leaf, TensorLeaf) else "i64"
+        if (dtype, rank) != (expected.dtype, len(expected.shape)):
+            raise damaged(f"{at} takes another tensor for {expected.name!r} than the entry", "dtypes or ranks differ")
+        sizes = zip(leaf.shape, expected.shape, strict=True) if isinstance(leaf, TensorLeaf) else ()
+        for promised, size in sizes:
+            if (isinstance(promised, int) or isinstance(size, int)) and promised != size:
+                raise damaged(
+                    f"{at} takes another size of {expected.name!r} than the entry", f"{promised} is not {size}"
+                )
+    numbers = [each.number for each in call.results if isinstance(each, OutputResult)]
+    numbers += [output for output, _ in call.updates]
+    if any(number >= len(interface.outputs) for number in numbers):
+        raise damaged(f"{at} asks for an output that the entry does not give", f"it gives {len(interface.outputs)}")
+
+
+def _interface(content: Any) -> EntryDescription:
+    tensors = {kind: tuple(map(_tensor, content[kind])) for kind in ("inputs", "weights", "outputs", "updates")}
     return EntryDescription(content["name"], **tensors)
 
 
@@ -147,3 +336,15 @@ def _tensor(content: Any) -> TensorDescription:
             f"tensor {content['name']!r} has another number of strides than of sizes", "each size has its stride"
         )
     return TensorDescription(content["name"], content["dtype"], tuple(content["shape"]), tuple(content["strides"]))
+
+
+def _state(name: str, record: Any) -> StateRecord:
+    if len(record["shape"]) != len(record["strides"]):
+        raise damaged(f"the state {name!r} has another number of strides than of sizes", "each size has its stride")
+    shape, strides = tuple(record["shape"]), tuple(record["strides"])
+    return StateRecord(record["storage"], record["dtype"], shape, strides, record["offset"])
+
+
+def _sample(content: Any) -> Sample:
+    outputs = tuple(SampleOutput(each["tensor"], float(each["tolerance"])) for each in content["outputs"])
+    return Sample(tuple(content["inputs"]), outputs)

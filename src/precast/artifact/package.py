@@ -1,4 +1,4 @@
-"""A model's file: manifest, native code and weights, written and opened."""
+"""A model's file: manifest, programs, native code and weights, written and opened."""
 
 from __future__ import annotations
 
@@ -8,19 +8,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from precast.artifact.archive import check_member, read_archive, write_archive
-from precast.artifact.manifest import FileRecord, Manifest, manifest_text, parse_manifest
+import numpy as np
+
+from precast.artifact.archive import Content, check_member, read_archive, write_archive
+from precast.artifact.manifest import FileRecord, Manifest, StateRecord, manifest_text, parse_manifest
 from precast.artifact.schema import Json, damaged
-from precast.artifact.weights import Weight, read_weights, write_weights
+from precast.artifact.weights import Weight, read_weights, weight_carrier, weight_pieces
 from precast.errors import ArtifactError
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
+SAMPLES = "samples.safetensors"
 MAX_MANIFEST = 64 * 1024 * 1024
+MAX_CODE = 1024 * 1024 * 1024
 
 
 def native_member(target: str) -> str:
     return f"native/{target}/model.so"
+
+
+@dataclass(frozen=True)
+class NativeCode:
+    """A shared library, and the processor features that it needs."""
+
+    library: bytes
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -32,27 +44,40 @@ class Package:
 
     def checked(self, name: str) -> bytes:
         """A copy of a member, checked after copying: what is returned is what was checked."""
-        record = self._record(name)
-        if len(self.members[name]) != record.size:
-            raise damaged(f"{name} has {len(self.members[name])} bytes", f"the manifest says {record.size}")
+        record = self._sized(name)
         content = bytes(self.members[name])
         check_member(name, content, record.size, record.sha256)
         return content
 
-    def weights(self) -> dict[str, Weight]:
-        """Weights mapped in place. Their layout is checked here, their content by `verify`: loading stays quick."""
-        if WEIGHTS not in self.members:
-            return {}
-        record, content = self._record(WEIGHTS), self.members[WEIGHTS]
-        if len(content) != record.size:
-            raise damaged(f"{WEIGHTS} has {len(content)} bytes", f"the manifest says {record.size}")
-        return read_weights(content)
+    def code(self, name: str) -> bytes:
+        """A library, checked as all that is copied."""
+        if self._record(name).size > MAX_CODE:
+            raise damaged(f"{name} is too large", f"at most {MAX_CODE} bytes are allowed")
+        return self.checked(name)
 
-    def verify(self) -> None:
-        """Check the hash of every member."""
-        for name in self.manifest.files:
+    def tensors(self, name: str) -> dict[str, Weight]:
+        """A member's tensors, mapped in place. Their layout is checked here, their content by `verify`."""
+        if name not in self.members:
+            return {}
+        self._sized(name)
+        return read_weights(self.members[name])
+
+    def state(self) -> dict[str, Weight]:
+        """The model's state, mapped in place; every tensor lies inside what is stored."""
+        stored = self.tensors(WEIGHTS)
+        return {name: _placed(name, record, stored) for name, record in self.manifest.state.items()}
+
+    def verify(self, *names: str) -> None:
+        """Check the hash of these members, or of every one."""
+        for name in names or self.manifest.files:
             record = self._record(name)
             check_member(name, self.members[name], record.size, record.sha256)
+
+    def _sized(self, name: str) -> FileRecord:
+        record = self._record(name)
+        if len(self.members[name]) != record.size:
+            raise damaged(f"{name} has {len(self.members[name])} bytes", f"the manifest says {record.size}")
+        return record
 
     def _record(self, name: str) -> FileRecord:
         if name not in self.manifest.files or name not in self.members:
@@ -60,21 +85,74 @@ class Package:
         return self.manifest.files[name]
 
 
+def _placed(name: str, record: StateRecord, stored: Mapping[str, Weight]) -> Weight:
+    """The tensor that a record describes, over the memory of the stored weight that it lies in."""
+    if record.storage not in stored:
+        raise damaged(f"the state {name!r} lies in {record.storage!r}", f"{WEIGHTS} holds no such tensor")
+    weight = stored[record.storage]
+    flat = weight.carrier.reshape(-1).view(np.uint8) if weight.carrier.size else np.empty(0, np.uint8)
+    carrier = weight_carrier(record.dtype)
+    last = record.offset + sum((size - 1) * step for size, step in zip(record.shape, record.strides, strict=True))
+    is_empty = 0 in record.shape
+    if not is_empty and (last + 1) * carrier.itemsize > flat.nbytes:
+        raise damaged(f"the state {name!r} ends outside its storage", f"the storage has {flat.nbytes} bytes")
+    if is_empty:
+        return Weight(record.dtype, np.empty(record.shape, carrier))
+    elements = flat[: flat.nbytes // carrier.itemsize * carrier.itemsize].view(carrier)[record.offset :]
+    strides = [step * carrier.itemsize for step in record.strides]
+    placed = np.lib.stride_tricks.as_strided(elements, record.shape, strides, writeable=False)
+    return Weight(record.dtype, placed)
+
+
 def write_package(
     path: Path,
     *,
     entries: Sequence[Json],
-    code: Mapping[str, bytes],
+    code: Mapping[str, NativeCode],
     weights: Mapping[str, Weight],
+    state: Mapping[str, Json] | None = None,
+    members: Mapping[str, Content] | None = None,
     libraries: Sequence[str] = (),
+    made_with: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a model's file; `code` is the native library for each target."""
-    members: dict[str, bytes] = {native_member(target): code[target] for target in sorted(code)}
+    """Write a model's file.
+
+    `entries` are as ``packed_entry`` makes them, `code` is the native code for each target. `state` says which tensors
+    of the model lie where among `weights`; unless given, each weight is one, of the same name.
+    """
+    content: dict[str, Content] = dict(members or {})
+    content |= {native_member(target): code[target].library for target in sorted(code)}
     if weights:
-        members[WEIGHTS] = write_weights(weights)
-    files = {name: FileRecord(len(content), hashlib.sha256(content).hexdigest()) for name, content in members.items()}
-    write_archive(path, {MANIFEST: manifest_text(entries, libraries, files), **members})
+        content[WEIGHTS] = weight_pieces(weights)
+    targets: list[Json] = [
+        {"name": name, "file": native_member(name), "features": list(code[name].features)} for name in sorted(code)
+    ]
+    if state is None:
+        state = {name: whole_weight(name, weight) for name, weight in weights.items()}
+    files = {name: file_record(pieces) for name, pieces in content.items()}
+    text = manifest_text(files, entries=entries, state=state, targets=targets, libraries=libraries, made_with=made_with)
+    write_archive(path, {MANIFEST: text, **content})
     return path
+
+
+def whole_weight(name: str, weight: Weight) -> Json:
+    """The record of a state that is all of one stored weight."""
+    strides: list[Json] = []
+    step = 1
+    for size in reversed(weight.carrier.shape):
+        strides.insert(0, step)
+        step *= max(size, 1)
+    shape: list[Json] = list(weight.carrier.shape)
+    return {"storage": name, "dtype": weight.dtype, "shape": shape, "strides": strides, "offset": 0}
+
+
+def file_record(content: Content) -> FileRecord:
+    """Size and hash of what goes into a member."""
+    pieces = [content] if isinstance(content, bytes | memoryview) else content
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return FileRecord(sum(memoryview(piece).nbytes for piece in pieces), digest.hexdigest())
 
 
 def open_package(source: Path | bytes | memoryview) -> Package:

@@ -1,7 +1,7 @@
 """JSON checked against a table before anything uses it.
 
-A shape is `Text` or `Count` with limits, `ListOf`, `MapOf` for an object with free keys, `OneOf` for alternatives, or a
-dict for an object with exactly these keys.
+A shape is `Text`, `Count` or `Real` with limits, `ListOf`, `MapOf` for an object with free keys, `OneOf` for
+alternatives, or a dict for an object with exactly these keys.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ class Count:
     """A whole number from 0 to `limit`."""
 
     limit: int = 2**62
+
+
+@dataclass(frozen=True)
+class Real:
+    """A number that is not negative, finite as all of JSON's are."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class Nothing:
 
 ANYTHING, NOTHING = Anything(), Nothing()
 
-Shape = Text | Count | MapOf | ListOf | OneOf | Anything | Nothing | dict[str, "Shape"]
+Shape = Text | Count | Real | MapOf | ListOf | OneOf | Anything | Nothing | dict[str, "Shape"]
 
 
 def damaged(what: str, why: str) -> ArtifactError:
@@ -90,6 +95,9 @@ def check_shape(value: Json, shape: Shape, at: str) -> None:
         case Count(limit):
             is_number = isinstance(value, int) and not isinstance(value, bool)
             _require(is_number and 0 <= value <= limit, at, f"a whole number up to {limit}")  # type: ignore[operator]
+        case Real():
+            is_real = isinstance(value, int | float) and not isinstance(value, bool)
+            _require(is_real and 0 <= value < float("inf"), at, "a number, not negative")  # type: ignore[operator]
         case ListOf(members, limit):
             _require(isinstance(value, list) and len(value) <= limit, at, f"a list of at most {limit}")
             for position, member in enumerate(value):  # type: ignore[arg-type]

@@ -82,3 +82,8 @@ def read_weights(data: memoryview) -> dict[str, Weight]:
         weights[name] = Weight(short, flat.reshape(record["shape"]))
         end = stop
     return weights
+
+
+def weight_carrier(dtype: str) -> np.dtype[Any]:
+    """Numpy's type for the bits of a tensor of that dtype."""
+    return np.dtype(_DTYPES[dtype][2])

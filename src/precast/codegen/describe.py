@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index
-from precast.ir.loops.program import FallbackStep, LoopProgram, Plan
+from precast.ir.loops.program import FallbackStep, LoopProgram, Plan, SizeSource
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 
 @dataclass(frozen=True)
+class Storage:
+    """Where a tensor of the state lies among stored weights: in which one, from which element, with which strides."""
+
+    name: str
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Entry:
-    """A program to call by its name. `weights` says which inputs come with the model: input name → weight name."""
+    """A program to call by its name.
+
+    `weights` says which inputs come with the model: input name → name in the model's state. `updates` says which
+    outputs become the state's new values: output name → name in the state. `ranges` are the sizes that a dynamic size
+    may have, by its symbol; an upper end of None is none.
+    """
 
     program: LoopProgram
     plan: Plan
     weights: Mapping[str, str] = field(default_factory=dict)
+    updates: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -29,23 +45,48 @@ class Entry:
         return tuple(step for step in self.program.steps if isinstance(step, FallbackStep))
 
 
+def state_buffers(entries: Sequence[Entry]) -> dict[str, Buffer]:
+    """The model's state: name → a buffer of that layout, over all entries, in order."""
+    found: dict[str, Buffer] = {}
+    for entry in entries:
+        for buffer in entry.program.inputs:
+            if buffer.name in entry.weights:
+                known = found.setdefault(entry.weights[buffer.name], buffer)
+                same = (known.dtype, known.shape, known.strides) == (buffer.dtype, buffer.shape, buffer.strides)
+                assert same, f"entries disagree on what {entry.weights[buffer.name]} is"
+    return found
+
+
 def describe_entry(entry: Entry) -> Json:
-    """Inputs (without weights), weights, outputs and where dynamic sizes are read."""
+    """Inputs, weights, outputs, updates of the state, and where dynamic sizes are read."""
     program = entry.program
     arguments = [buffer for buffer in program.inputs if buffer.name not in entry.weights]
     weights = [buffer for buffer in program.inputs if buffer.name in entry.weights]
+    results = [buffer for buffer in program.outputs if buffer.name not in entry.updates]
+    updates = [buffer for buffer in program.outputs if buffer.name in entry.updates]
     positions = {buffer: position for position, buffer in enumerate(arguments)}
     sizes: list[Json] = [
-        {"name": source.symbol, "input": positions[program.inputs[source.position]], "dimension": source.dimension}
-        for source in program.sizes
-        if program.inputs[source.position] in positions
+        _describe_size(entry, source, positions[program.inputs[source.position]]) for source in program.sizes
     ]
     return {
         "name": entry.name,
         "inputs": [_describe(buffer, buffer.name) for buffer in arguments],
         "weights": [_describe(buffer, entry.weights[buffer.name]) for buffer in weights],
-        "outputs": [_describe(buffer, buffer.name) for buffer in program.outputs],
+        "outputs": [_describe(buffer, buffer.name) for buffer in results],
+        "updates": [_describe(buffer, entry.updates[buffer.name]) for buffer in updates],
         "sizes": sizes,
+    }
+
+
+def _describe_size(entry: Entry, source: SizeSource, position: int) -> Json:
+    lower, upper = entry.ranges.get(source.symbol, (0, None))
+    return {
+        "name": source.symbol,
+        "input": position,
+        "dimension": source.dimension,
+        "factor": source.factor,
+        "offset": source.offset,
+        "range": [lower, upper],
     }
 
 

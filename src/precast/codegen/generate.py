@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from precast.codegen.canonical import canonical_key
 from precast.codegen.cpp_types import Namer
-from precast.codegen.describe import Entry
-from precast.codegen.host import Call, write_host
+from precast.codegen.describe import Entry, Storage
+from precast.codegen.host import Call, Embedded, write_host
 from precast.codegen.kernels import KernelFunction, kernel_parameters, write_kernel
 from precast.ir.loops.program import Kernel, LibraryCall
 from precast.ir.loops.sources import Sources, Unit
@@ -26,17 +26,24 @@ NEEDS_ONEDNN = frozenset({"matmul", "convolution", "convolution_backward_data", 
 _HERE = Path(__file__).parent
 
 
-def generate(entries: Sequence[Entry]) -> Sources:
-    """Write the C++ of a library with these entries."""
+def generate(
+    entries: Sequence[Entry], *, storages: Mapping[str, Storage] | None = None, embedded: Embedded | None = None
+) -> Sources:
+    """Write the C++ of a library with these entries.
+
+    `storages` says where the state lies among stored weights: without it, whoever opens the model passes all of it.
+    `embedded` is data that is linked in.
+    """
     names = [entry.name for entry in entries]
     assert len(set(names)) == len(names), f"two entries have one name: {names}"
     functions: dict[str, KernelFunction] = {}
     namer = Namer()
     calls = [_kernel_calls(entry, functions, namer) for entry in entries]
-    units = [Unit("host.cpp", write_host(entries, calls)), *_kernel_units(list(functions.values()))]
+    host = write_host(entries, calls, storages=storages or {}, embedded=embedded)
+    units = [Unit("host.cpp", host), *_kernel_units(list(functions.values()))]
     routines = {step.routine for entry in entries for step in entry.program.steps if isinstance(step, LibraryCall)}
     files = sorted({ROUTINE_FILES.get(routine, routine) for routine in routines})
-    units += [_support("support.cpp"), *(_support(f"{name}.cpp") for name in files)]
+    units += [_support("support.cpp"), _support("state.cpp"), *(_support(f"{name}.cpp") for name in files)]
     return Sources(tuple(units), _headers(), needs_onednn=bool(routines & NEEDS_ONEDNN))
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from precast.codegen.cpp_types import CPP_TYPES, DLPACK_TYPES, Namer, identifier, index_text
-from precast.codegen.describe import Entry, describe_entry
+from precast.codegen.describe import Entry, Storage, describe_entry, state_buffers
 from precast.codegen.kernels import KernelFunction
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index
@@ -23,21 +23,41 @@ class Call:
     sizes: tuple[str, ...]
 
 
-def write_host(entries: Sequence[Entry], calls: Sequence[dict[Kernel, Call]]) -> str:
+@dataclass(frozen=True)
+class Embedded:
+    """Data linked into the library: where the weights lie is for the linker to say."""
+
+    weights_symbol: str
+    weights_size: int
+    manifest: str
+
+
+def write_host(
+    entries: Sequence[Entry],
+    calls: Sequence[dict[Kernel, Call]],
+    *,
+    storages: Mapping[str, Storage],
+    embedded: Embedded | None,
+) -> str:
     """The unit that ties everything together: declarations of kernels, one function an entry, the tables."""
+    state = state_buffers(entries)
+    places = {name: number for number, name in enumerate(state)}
     declarations = {call.function.declaration for each in calls for call in each.values()}
     parts = ['#include "precast_host.h"', '#include "precast_kernels.h"', ""]
     parts += ["namespace kernels {", *sorted(declarations), "}  // namespace kernels", ""]
     for number, (entry, kernels) in enumerate(zip(entries, calls, strict=True)):
-        parts += _EntryWriter(number, entry, kernels).lines()
+        parts += _EntryWriter(number, entry, kernels, places).lines()
     parts += ["namespace precast {", "const entry entries[] = {"]
     parts += [f"    {_table_row(entry)}," for entry in entries]
     parts += ["};", f"const size_t entry_count = {len(entries)};", "}  // namespace precast", ""]
+    updated = {name for entry in entries for name in entry.updates.values()}
+    parts += [*_state_table(state, updated, storages), *_embedded_data(embedded)]
     return "\n".join(parts)
 
 
 class _EntryWriter:
-    def __init__(self, number: int, entry: Entry, kernels: dict[Kernel, Call]):
+    def __init__(self, number: int, entry: Entry, kernels: dict[Kernel, Call], places: Mapping[str, int]):
+        self.places = places
         self.number, self.entry, self.plan, self.kernels = number, entry, entry.plan, kernels
         self.prefix = identifier(entry.name)
         namer = Namer()
@@ -47,9 +67,9 @@ class _EntryWriter:
 
     def lines(self) -> list[str]:
         program = self.entry.program
-        inputs = [_spec_text(buffer, self.entry.weights.get(buffer.name)) for buffer in program.inputs]
-        outputs = [_spec_text(buffer, None) for buffer in program.outputs]
-        sizes = [f"{{{source.position}, {_dimension(source)}}}" for source in program.sizes]
+        inputs = [self._spec_text(buffer, self.entry.weights.get(buffer.name)) for buffer in program.inputs]
+        outputs = [self._spec_text(buffer, self.entry.updates.get(buffer.name)) for buffer in program.outputs]
+        sizes = [_size_text(source, *self.entry.ranges.get(source.symbol, (0, None))) for source in program.sizes]
         return [
             *_table("tensor_spec", f"{self.prefix}_inputs", inputs),
             *_table("tensor_spec", f"{self.prefix}_outputs", outputs),
@@ -60,6 +80,10 @@ class _EntryWriter:
             *self._arena_size(),
             *self._run(),
         ]
+
+    def _spec_text(self, buffer: Buffer, state: str | None) -> str:
+        name, place = (buffer.name, -1) if state is None else (state, self.places[state])
+        return f"{{{json.dumps(name)}, {_dtype_text(buffer.dtype)}, {len(buffer.shape)}, {place}}}"
 
     def _layouts(self) -> list[str]:
         program = self.entry.program
@@ -165,8 +189,47 @@ class _EntryWriter:
         return f"{{{', '.join([*parts, f'shape_{position}', f'strides_{position}', '0'])}}}"
 
 
-def _dimension(source: SizeSource) -> int:
-    return -1 if source.dimension is None else source.dimension
+def _size_text(source: SizeSource, lower: int, upper: int | None) -> str:
+    dimension = -1 if source.dimension is None else source.dimension
+    end = "INT64_MAX" if upper is None else str(upper)
+    return f"{{{source.position}, {dimension}, {source.factor}, {source.offset}, {lower}, {end}}}"
+
+
+def _state_table(state: Mapping[str, Buffer], updated: set[str], storages: Mapping[str, Storage]) -> list[str]:
+    """What the model's named tensors are, and, where that is known, in which stored weights they lie."""
+    lines, rows = list[str](), list[str]()
+    for number, (name, buffer) in enumerate(state.items()):
+        storage = storages.get(name)
+        stored = buffer.strides if storage is None else storage.strides
+        for kind, numbers in (("shape", buffer.shape), ("strides", buffer.strides), ("stored", stored)):
+            lines.append(f"static const int64_t state_{number}_{kind}[] = {{{', '.join(map(str, numbers)) or '0'}}};")
+        home = "nullptr" if storage is None else json.dumps(storage.name, ensure_ascii=False)
+        parts = [
+            json.dumps(name, ensure_ascii=False), _dtype_text(buffer.dtype), str(len(buffer.shape)),
+            f"state_{number}_shape", f"state_{number}_strides", str(name in updated).lower(), home,
+            f"state_{number}_stored", str(0 if storage is None else storage.offset),
+        ]  # fmt: skip
+        rows.append(f"{{{', '.join(parts)}}}")
+    lines += _table("state_spec", "model_states", rows)
+    lines += ["namespace precast {", "const state_spec* const states = model_states;"]
+    return [*lines, f"const size_t state_count = {len(state)};", "}  // namespace precast", ""]
+
+
+def _embedded_data(embedded: Embedded | None) -> list[str]:
+    if embedded is None:
+        return [
+            "namespace precast {",
+            'const embedded_data embedded = {nullptr, 0, ""};',
+            "}  // namespace precast",
+            "",
+        ]
+    symbol, manifest = embedded.weights_symbol, json.dumps(embedded.manifest)
+    lines = []
+    if embedded.weights_size:
+        lines.append(f'extern "C" __attribute__((visibility("hidden"))) const unsigned char {symbol}[];')
+    weights = f"{symbol if embedded.weights_size else 'nullptr'}, {embedded.weights_size}"
+    lines += ["namespace precast {", f"const embedded_data embedded = {{{weights}, {manifest}}};"]
+    return [*lines, "}  // namespace precast", ""]
 
 
 def _table_row(entry: Entry) -> str:
@@ -183,11 +246,6 @@ def _table(kind: str, name: str, rows: list[str]) -> list[str]:
     if not rows:
         return [f"static const precast::{kind}* const {name} = nullptr;"]
     return [f"static const precast::{kind} {name}[] = {{", *(f"    {row}," for row in rows), "};"]
-
-
-def _spec_text(buffer: Buffer, weight: str | None) -> str:
-    name = json.dumps(buffer.name if weight is None else weight)
-    return f"{{{name}, {_dtype_text(buffer.dtype)}, {len(buffer.shape)}, {'false' if weight is None else 'true'}}}"
 
 
 def _dtype_text(dtype: str) -> str:

@@ -14,7 +14,8 @@ from precast.artifact.weights import Weight
 from precast.errors import ArtifactError
 from precast.runtime.tensors import CTensor, PackedTensors, Tensor, pack_tensors
 
-ABI_VERSION = 1
+ABI_VERSION = 2
+MAX_RANK = 16
 
 FallbackFunction = Callable[[int, int, Sequence[CTensor], Sequence[CTensor], Sequence[int]], None]
 
@@ -31,8 +32,10 @@ class _NamedTensor(ctypes.Structure):
 class _OpenOptions(ctypes.Structure):
     _fields_ = (
         ("abi_version", ctypes.c_uint32),
+        ("threads", ctypes.c_int32),
         ("weights", ctypes.POINTER(_NamedTensor)),
         ("weight_count", ctypes.c_size_t),
+        ("weights_path", ctypes.c_char_p),
         ("fallback", _FALLBACK),
         ("fallback_data", ctypes.c_void_p),
     )
@@ -47,6 +50,12 @@ _SIGNATURES: Mapping[str, tuple[object, ...]] = {
     "precast_entry_json": (ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)),
     "precast_infer": (ctypes.c_void_p, ctypes.c_size_t, *_TENSORS, *_TENSORS),
     "precast_run": (ctypes.c_void_p, ctypes.c_size_t, *_TENSORS, *_TENSORS),
+    "precast_manifest_json": (ctypes.POINTER(ctypes.c_char_p),),
+    "precast_state_count": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)),
+    "precast_state_name": (ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)),
+    "precast_describe_state": (ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(CTensor)),
+    "precast_read_state": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
+    "precast_write_state": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
 }  # fmt: skip
 
 # Descriptors of loaded code stay open: the loader knows libraries by path, so a path must not come to mean another.
@@ -60,9 +69,6 @@ class NativeLibrary:
         self.handle = handle
         handle.precast_last_error.restype = ctypes.c_char_p
         handle.precast_abi_version.restype = ctypes.c_uint32
-        for name, arguments in _SIGNATURES.items():
-            function = getattr(handle, name)
-            function.argtypes, function.restype = list(arguments), ctypes.c_int32
         version = handle.precast_abi_version()
         if version != ABI_VERSION:
             raise ArtifactError(
@@ -70,6 +76,15 @@ class NativeLibrary:
                 why="it was built by another version of Precast",
                 fix="package it again, or install the version it was built with",
             )
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(handle, name)
+            function.argtypes, function.restype = list(arguments), ctypes.c_int32
+
+    def manifest(self) -> str:
+        """How the entries are called, if that lies in the library; else nothing."""
+        text = ctypes.c_char_p()
+        self.check(self.handle.precast_manifest_json(ctypes.byref(text)))
+        return (text.value or b"").decode()
 
     def check(self, status: int, *, error: type[Exception] = RuntimeError) -> None:
         if status != 0:
@@ -110,6 +125,8 @@ class OpenModel:
         library: NativeLibrary,
         weights: Mapping[str, Tensor | Weight],
         fallback: FallbackFunction | None = None,
+        *,
+        threads: int = 0,
     ):
         self.library = library
         packed = pack_tensors(list(weights.values()))
@@ -119,7 +136,7 @@ class OpenModel:
         self._owners = packed.owners
         self._failures: dict[int, BaseException] = {}
         self._fallback = _FALLBACK(self._guard(fallback)) if fallback else _FALLBACK()
-        options = _OpenOptions(ABI_VERSION, self._weights, len(weights), self._fallback, None)
+        options = _OpenOptions(ABI_VERSION, threads, self._weights, len(weights), None, self._fallback, None)
         self.handle = ctypes.c_void_p()
         library.check(library.handle.precast_open(ctypes.byref(options), ctypes.byref(self.handle)), error=ValueError)
 
@@ -158,6 +175,31 @@ class OpenModel:
         if status != 0 and get_ident() in self._failures:
             raise self._failures.pop(get_ident())
         self.library.check(status, error={2: ValueError, 5: IndexError}.get(status, RuntimeError))
+
+    def state_names(self) -> tuple[str, ...]:
+        count, text = ctypes.c_size_t(), ctypes.c_char_p()
+        self.library.check(self.library.handle.precast_state_count(self.handle, ctypes.byref(count)))
+        names = []
+        for number in range(count.value):
+            self.library.check(self.library.handle.precast_state_name(self.handle, number, ctypes.byref(text)))
+            names.append((text.value or b"").decode())
+        return tuple(names)
+
+    def describe_state(self, name: str) -> CTensor:
+        """The layout of a tensor of the state; it owns the arrays that it points to."""
+        numbers = ctypes.c_int64 * MAX_RANK
+        tensor = CTensor(shape=numbers(), strides=numbers())
+        status = self.library.handle.precast_describe_state(self.handle, name.encode(), ctypes.byref(tensor))
+        self.library.check(status, error=KeyError)
+        return tensor
+
+    def read_state(self, name: str, target: PackedTensors) -> None:
+        status = self.library.handle.precast_read_state(self.handle, name.encode(), target.content)
+        self.library.check(status, error=ValueError)
+
+    def write_state(self, name: str, source: PackedTensors) -> None:
+        status = self.library.handle.precast_write_state(self.handle, name.encode(), source.content)
+        self.library.check(status, error=ValueError)
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):

@@ -51,6 +51,12 @@ DTYPES = {
 }  # fmt: skip
 _CODES = {name: (code, bits) for code, bits, name in DTYPES.values()}
 _NAMES = {(code, bits): name for code, bits, name in DTYPES.values()}
+_SHORT = {(code, bits): short for short, (code, bits, _) in DTYPES.items()}
+
+
+def short_name(code: int, bits: int) -> str:
+    """The short name of a DLPack type: ``f32``."""
+    return _SHORT[code, bits]
 
 
 @dataclass(frozen=True)
@@ -151,8 +157,11 @@ def allocate(code: tuple[int, int], shape: Sequence[int], strides: Sequence[int]
             why="an output of this model is bfloat16, and all inputs were numpy arrays",
             fix="pass torch tensors, or let the model give float32",
         )
-    dtype = np.dtype(name)
+    return allocate_array(np.dtype(name), shape, strides)
+
+
+def allocate_array(dtype: np.dtype[Any], shape: Sequence[int], strides: Sequence[int]) -> Array:
+    """New memory of this layout as a numpy array; strides count elements."""
     length = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
-    flat = np.empty(length, dtype)
     byte_strides = [stride * dtype.itemsize for stride in strides]
-    return np.lib.stride_tricks.as_strided(flat, shape, byte_strides)
+    return np.ndarray(tuple(shape), dtype, np.empty(length, dtype), 0, byte_strides)

@@ -8,16 +8,40 @@
 
 namespace precast {
 
+// An input or output: the caller's, or, with `state` not negative, that tensor of the model's state.
 struct tensor_spec {
     const char* name;
     precast_dtype dtype;
     int32_t rank;
-    bool is_weight;
+    int32_t state;
 };
 
-// A dynamic size: dimension `dimension` of input `input`; -1: the value of that input, a zero-dim int64 tensor.
+// A named tensor that comes with the model. `storage` is what holds it among stored weights, if they are known; there it
+// begins after `stored_offset` elements. Offsets and strides count elements.
+struct state_spec {
+    const char* name;
+    precast_dtype dtype;
+    int32_t rank;
+    const int64_t* shape;
+    const int64_t* strides;
+    bool is_updated;
+    const char* storage;
+    const int64_t* stored_strides;
+    int64_t stored_offset;
+};
+
+// A dynamic size, from `lower` to `upper`: dimension `dimension` of input `input` is `factor` times it plus `offset`.
+// Dimension -1: the value of that input, a zero-dim int64 tensor.
 struct size_source {
     int32_t input, dimension;
+    int64_t factor, offset, lower, upper;
+};
+
+// What lies in the library beside code; nothing has size 0.
+struct embedded_data {
+    const unsigned char* weights;
+    size_t weights_size;
+    const char* manifest;
 };
 
 class context;
@@ -49,6 +73,9 @@ struct entry {
 
 extern const entry entries[];
 extern const size_t entry_count;
+extern const state_spec* const states;
+extern const size_t state_count;
+extern const embedded_data embedded;
 
 constexpr int max_matrix_rank = 4;
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "precast_host.h"
+#include "tensors.h"
 
 namespace precast {
 
@@ -16,7 +16,6 @@ struct routine_cache {
 class context {
 public:
     explicit context(const precast_open_options& options) : fallback(options.fallback), fallback_data(options.fallback_data) {}
-    ~context();
     context(const context&) = delete;
     context& operator=(const context&) = delete;
 
@@ -28,7 +27,7 @@ public:
     void* const fallback_data;
 
 private:
-    char* memory = nullptr;
+    memory scratch;
     int64_t capacity = 0;
 };
 

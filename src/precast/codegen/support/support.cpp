@@ -1,21 +1,20 @@
 // The C interface of precast.h over the tables that the compiler generated.
+#include <omp.h>
+
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <vector>
 
-#include "context.h"
+#include "model.h"
 
 namespace precast {
 
 namespace {
 thread_local char last_error[1024] = "";
-constexpr int64_t alignment = 64;
-
-int64_t rounded_up(int64_t size) { return (size + alignment - 1) / alignment * alignment; }
 }  // namespace
 
 precast_status fail(precast_status status, const char* format, ...) {
@@ -26,15 +25,13 @@ precast_status fail(precast_status status, const char* format, ...) {
     return status;
 }
 
-context::~context() { std::free(memory); }
-
 char* context::arena(int64_t size) {
     if (size > capacity) {
-        std::free(memory);
-        memory = static_cast<char*>(std::aligned_alloc(alignment, static_cast<size_t>(rounded_up(size))));
-        capacity = memory ? size : 0;
+        scratch.reset();
+        scratch = allocate(size);
+        capacity = scratch ? size : 0;
     }
-    return memory;
+    return scratch.get();
 }
 
 int32_t call_fallback(const frame& frame, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
@@ -50,132 +47,82 @@ int32_t call_fallback(const frame& frame, int32_t entry, int32_t step, const pre
 
 using namespace precast;
 
-struct precast_model {
-    precast_open_options options{};
-    std::vector<std::vector<precast_tensor>> weights;  // one list an entry, in the order of its weight inputs
-    std::mutex mutex;
-    std::vector<std::unique_ptr<context>> idle;
-
-    std::unique_ptr<context> take() {
-        const std::lock_guard<std::mutex> lock(mutex);
-        if (idle.empty()) return std::make_unique<context>(options);
-        auto found = std::move(idle.back());
-        idle.pop_back();
-        return found;
-    }
-    void give_back(std::unique_ptr<context> used) {
-        const std::lock_guard<std::mutex> lock(mutex);
-        idle.push_back(std::move(used));
-    }
-};
-
 namespace {
 
-bool is_same(precast_dtype a, precast_dtype b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
+constexpr size_t place_size = 256;
 
-void* start_of(const precast_tensor& tensor) { return static_cast<char*>(tensor.data) + tensor.byte_offset; }
-
-precast_status check_kind(const entry& entry, const char* what, const tensor_spec& spec, const precast_tensor& tensor) {
-    if (tensor.rank != spec.rank)
-        return fail(PRECAST_MISMATCH, "entry '%s', %s '%s': expected %d dimensions, got %d", entry.name, what, spec.name,
-                    spec.rank, tensor.rank);
-    if (!is_same(tensor.dtype, spec.dtype))
-        return fail(PRECAST_MISMATCH, "entry '%s', %s '%s': expected dtype code %d with %d bits, got %d with %d", entry.name,
-                    what, spec.name, spec.dtype.code, spec.dtype.bits, tensor.dtype.code, tensor.dtype.bits);
-    if (tensor.device.type != 1)
-        return fail(PRECAST_MISMATCH, "entry '%s', %s '%s' is not on the CPU", entry.name, what, spec.name);
-    if (tensor.rank > 0 && !tensor.shape)
-        return fail(PRECAST_INVALID_ARGUMENT, "entry '%s', %s '%s' has no shape", entry.name, what, spec.name);
-    return PRECAST_OK;
-}
-
-precast_status check_shape(const entry& entry, const char* what, const tensor_spec& spec, const precast_tensor& tensor,
-                           const int64_t* shape) {
-    bool is_empty = false;
-    for (int32_t dim = 0; dim < spec.rank; ++dim) {
-        is_empty |= shape[dim] == 0;
-        if (tensor.shape[dim] != shape[dim])
-            return fail(PRECAST_MISMATCH, "entry '%s', %s '%s': dimension %d is %lld, expected %lld", entry.name, what,
-                        spec.name, dim, static_cast<long long>(tensor.shape[dim]), static_cast<long long>(shape[dim]));
-    }
-    if (!tensor.data && !is_empty)
-        return fail(PRECAST_INVALID_ARGUMENT, "entry '%s', %s '%s' has no data", entry.name, what, spec.name);
-    return PRECAST_OK;
-}
-
-// Whether a tensor lies in memory as expected; strides of dimensions that are never stepped along do not matter.
-bool has_strides(const precast_tensor& tensor, const int64_t* shape, const int64_t* strides) {
-    int64_t row_major = 1;
-    bool is_empty = false, is_same = true;
-    for (int32_t dim = tensor.rank - 1; dim >= 0; --dim) {
-        const int64_t actual = tensor.strides ? tensor.strides[dim] : row_major;
-        is_same &= shape[dim] == 1 || actual == strides[dim];
-        is_empty |= shape[dim] == 0;
-        row_major *= shape[dim];
-    }
-    return is_same || is_empty;
-}
-
-void copy_elements(int32_t rank, const int64_t* shape, const char* from, const int64_t* from_strides, char* to,
-                   const int64_t* to_strides, int64_t item_size) {
-    if (rank == 0) {
-        std::memcpy(to, from, static_cast<size_t>(item_size));
-        return;
-    }
-    for (int64_t position = 0; position < shape[0]; ++position)
-        copy_elements(rank - 1, shape + 1, from + position * from_strides[0] * item_size, from_strides + 1,
-                      to + position * to_strides[0] * item_size, to_strides + 1, item_size);
-}
+// Whose tensor an error is about.
+struct place {
+    char text[place_size];
+    place(const entry& entry, const char* what) { std::snprintf(text, sizeof text, "entry '%.200s', %s", entry.name, what); }
+};
 
 // An input in the layout that the program was compiled for.
 precast_status arranged(const precast_tensor& tensor, const int64_t* shape, const int64_t* strides,
-                        std::vector<std::unique_ptr<char[]>>& copies, void** data) {
+                        std::vector<memory>& copies, void** data) {
     *data = start_of(tensor);
     if (has_strides(tensor, shape, strides)) return PRECAST_OK;
-    int64_t length = 1, row_major[PRECAST_MAX_RANK], step = 1;
-    for (int32_t dim = tensor.rank - 1; dim >= 0; --dim) {
-        length += (shape[dim] - 1) * strides[dim];
-        row_major[dim] = step;
-        step *= shape[dim];
-    }
     const int64_t item_size = tensor.dtype.bits / 8;
-    copies.emplace_back(new char[static_cast<size_t>(length * item_size)]);
-    copy_elements(tensor.rank, shape, static_cast<const char*>(*data), tensor.strides ? tensor.strides : row_major,
-                  copies.back().get(), strides, item_size);
+    int64_t row_major[PRECAST_MAX_RANK];
+    copies.push_back(allocate(extent_of(tensor.rank, shape, strides) * item_size));
+    if (!copies.back()) return fail(PRECAST_OUT_OF_MEMORY, "no memory to arrange an input");
+    copy_elements(tensor.rank, shape, static_cast<const char*>(*data), strides_of(tensor, row_major), copies.back().get(),
+                  strides, item_size);
     *data = copies.back().get();
     return PRECAST_OK;
 }
 
-// Inputs and weights of one call in the program's order, checked, with the sizes and layouts that follow from them.
+size_t count_own(const tensor_spec* specs, size_t count) {
+    size_t own = 0;
+    for (size_t each = 0; each < count; ++each) own += specs[each].state < 0;
+    return own;
+}
+
+bool updates_state(const entry& entry) { return count_own(entry.outputs, entry.output_count) != entry.output_count; }
+
+// One call: the caller's inputs in the program's order, checked, with the sizes and layouts that follow from them. The
+// places of weights are null: they lie as the program expects.
 struct call {
     std::vector<const precast_tensor*> inputs;
     std::vector<int64_t> sizes, layouts;
     const int64_t* output_layouts = nullptr;
 };
 
-precast_status prepare(const precast_model& model, size_t number, const precast_tensor* inputs, size_t input_count,
-                       call& prepared) {
+precast_status read_size(const entry& entry, const size_source& source, const precast_tensor& tensor, int64_t* size) {
+    const char* const name = entry.inputs[source.input].name;
+    if (source.dimension < 0 && !tensor.data)
+        return fail(PRECAST_INVALID_ARGUMENT, "entry '%s', input '%s' has no data", entry.name, name);
+    const int64_t number =
+        source.dimension < 0 ? *static_cast<const int64_t*>(start_of(tensor)) : tensor.shape[source.dimension];
+    const int64_t multiple = number - source.offset;
+    *size = multiple / source.factor;
+    if (number < 0) return fail(PRECAST_MISMATCH, "entry '%s', input '%s': a size is negative", entry.name, name);
+    if (*size * source.factor != multiple || *size < source.lower || *size > source.upper)
+        return fail(PRECAST_MISMATCH, "entry '%s', input '%s': the size %lld is not one that the entry was compiled for",
+                    entry.name, name, static_cast<long long>(number));
+    return PRECAST_OK;
+}
+
+precast_status prepare(size_t number, const precast_tensor* inputs, size_t input_count, call& prepared) {
     const entry& entry = entries[number];
-    const auto& weights = model.weights[number];
-    if (input_count + weights.size() != entry.input_count)
-        return fail(PRECAST_MISMATCH, "entry '%s' takes %zu inputs, got %zu", entry.name,
-                    entry.input_count - weights.size(), input_count);
-    size_t next_input = 0, next_weight = 0, layout_size = 0;
+    const place place(entry, "input");
+    const size_t expected = count_own(entry.inputs, entry.input_count);
+    if (input_count != expected)
+        return fail(PRECAST_MISMATCH, "entry '%s' takes %zu inputs, got %zu", entry.name, expected, input_count);
+    size_t next_input = 0, layout_size = 0;
     for (size_t position = 0; position < entry.input_count; ++position) {
         const tensor_spec& spec = entry.inputs[position];
-        prepared.inputs.push_back(spec.is_weight ? &weights[next_weight++] : &inputs[next_input++]);
-        const auto status = check_kind(entry, spec.is_weight ? "weight" : "input", spec, *prepared.inputs.back());
-        if (status) return status;
         layout_size += 2 * static_cast<size_t>(spec.rank);
+        prepared.inputs.push_back(spec.state < 0 ? &inputs[next_input++] : nullptr);
+        if (spec.state >= 0) continue;
+        const auto status = check_kind(place.text, spec.name, spec.dtype, spec.rank, *prepared.inputs.back());
+        if (status) return status;
     }
+    prepared.sizes.resize(entry.size_count + 1);
     for (size_t each = 0; each < entry.size_count; ++each) {
-        const auto [input, dimension] = entry.sizes[each];
-        const precast_tensor& tensor = *prepared.inputs[input];
-        if (dimension < 0 && !tensor.data)
-            return fail(PRECAST_INVALID_ARGUMENT, "entry '%s', input '%s' has no data", entry.name, entry.inputs[input].name);
-        prepared.sizes.push_back(dimension < 0 ? *static_cast<const int64_t*>(start_of(tensor)) : tensor.shape[dimension]);
-        if (prepared.sizes.back() < 0)
-            return fail(PRECAST_MISMATCH, "entry '%s', input '%s': a size is negative", entry.name, entry.inputs[input].name);
+        const auto& source = entry.sizes[each];
+        const auto status = read_size(entry, source, *prepared.inputs[source.input], &prepared.sizes[each]);
+        if (status) return status;
     }
     const size_t output_start = layout_size;
     for (size_t each = 0; each < entry.output_count; ++each) layout_size += 2 * static_cast<size_t>(entry.outputs[each].rank);
@@ -185,60 +132,120 @@ precast_status prepare(const precast_model& model, size_t number, const precast_
     const int64_t* layout = prepared.layouts.data();
     for (size_t position = 0; position < entry.input_count; ++position) {
         const tensor_spec& spec = entry.inputs[position];
-        const auto status = check_shape(entry, spec.is_weight ? "weight" : "input", spec, *prepared.inputs[position], layout);
+        const auto status = spec.state < 0 ? check_shape(place.text, spec.name, *prepared.inputs[position], layout) : PRECAST_OK;
         if (status) return status;
         layout += 2 * spec.rank;
     }
     return PRECAST_OK;
 }
 
-precast_status check_outputs(const entry& entry, const precast_tensor* outputs, size_t output_count, const int64_t* layout) {
-    if (output_count != entry.output_count)
-        return fail(PRECAST_MISMATCH, "entry '%s' gives %zu outputs, got %zu", entry.name, entry.output_count, output_count);
-    for (size_t each = 0; each < output_count; ++each) {
+precast_status check_output_count(const entry& entry, size_t output_count) {
+    const size_t expected = count_own(entry.outputs, entry.output_count);
+    if (output_count == expected) return PRECAST_OK;
+    return fail(PRECAST_MISMATCH, "entry '%s' gives %zu outputs, got %zu", entry.name, expected, output_count);
+}
+
+// Where each output is written: the caller's memory, or spare memory for what updates the state.
+precast_status place_outputs(precast_model& model, const entry& entry, const precast_tensor* outputs, size_t output_count,
+                             const int64_t* layout, std::vector<void*>& data) {
+    const place place(entry, "output");
+    auto status = check_output_count(entry, output_count);
+    for (size_t each = 0, next = 0; each < entry.output_count && !status; ++each) {
         const tensor_spec& spec = entry.outputs[each];
-        auto status = check_kind(entry, "output", spec, outputs[each]);
-        if (!status) status = check_shape(entry, "output", spec, outputs[each], layout);
-        if (status) return status;
-        if (!has_strides(outputs[each], layout, layout + spec.rank))
-            return fail(PRECAST_MISMATCH, "entry '%s', output '%s' has other strides than precast_infer gives", entry.name,
-                        spec.name);
+        const int64_t* const strides = layout + spec.rank;
+        if (spec.state < 0) {
+            const precast_tensor& output = outputs[next++];
+            status = check_kind(place.text, spec.name, spec.dtype, spec.rank, output);
+            if (!status) status = check_shape(place.text, spec.name, output, layout);
+            if (!status && !has_strides(output, layout, strides))
+                status = fail(PRECAST_MISMATCH, "%s '%s' has other strides than precast_infer gives", place.text, spec.name);
+            data.push_back(start_of(output));
+        } else {
+            state& state = model.states[spec.state];
+            const int64_t size = std::max(state.size(), extent_of(spec.rank, layout, strides) * state.item_size());
+            if (!state.spare || state.spare_size < size) state.spare = allocate(size), state.spare_size = size;
+            if (!state.spare) status = fail(PRECAST_OUT_OF_MEMORY, "no memory for the state '%s'", spec.name);
+            data.push_back(state.spare.get());
+        }
         layout += 2 * spec.rank;
     }
-    return PRECAST_OK;
+    return status;
 }
 
-precast_status run(precast_model& model, size_t number, const precast_tensor* inputs, size_t input_count,
-                   const precast_tensor* outputs, size_t output_count) {
-    const entry& entry = entries[number];
-    call prepared;
-    auto status = prepare(model, number, inputs, input_count, prepared);
-    if (!status) status = check_outputs(entry, outputs, output_count, prepared.output_layouts);
-    if (status) return status;
-    std::vector<void*> input_data(entry.input_count), output_data;
-    std::vector<std::unique_ptr<char[]>> copies;
-    const int64_t* layout = prepared.layouts.data();
-    for (size_t position = 0; position < entry.input_count; ++position) {
-        const int32_t rank = entry.inputs[position].rank;
-        status = arranged(*prepared.inputs[position], layout, layout + rank, copies, &input_data[position]);
-        if (status) return status;
-        layout += 2 * rank;
+// After a call that went well, its updates become the state.
+void apply_updates(precast_model& model, const entry& entry, const int64_t* layout) {
+    for (size_t each = 0; each < entry.output_count; ++each) {
+        const tensor_spec& spec = entry.outputs[each];
+        const int64_t* const strides = layout + spec.rank;
+        if (spec.state >= 0) {
+            state& state = model.states[spec.state];
+            if (std::equal(strides, strides + spec.rank, state.spec->strides)) {
+                std::swap(state.own, state.spare);
+                state.spare_size = state.size();
+                state.data = state.own.get();
+            } else {
+                copy_elements(spec.rank, layout, state.spare.get(), strides, state.own.get(), state.spec->strides,
+                              state.item_size());
+            }
+        }
+        layout += 2 * spec.rank;
     }
-    for (size_t each = 0; each < output_count; ++each) output_data.push_back(start_of(outputs[each]));
+}
+
+// While it lives, this thread's parallel regions have so many threads.
+class thread_count {
+public:
+    explicit thread_count(int32_t wanted) : before(omp_get_max_threads()) {
+        if (wanted > 0 && wanted != before) omp_set_num_threads(wanted);
+        else before = 0;
+    }
+    ~thread_count() {
+        if (before) omp_set_num_threads(before);
+    }
+    thread_count(const thread_count&) = delete;
+    thread_count& operator=(const thread_count&) = delete;
+
+private:
+    int before;
+};
+
+precast_status run_alone(precast_model& model, size_t number, call& prepared, const precast_tensor* outputs,
+                         size_t output_count) {
+    const entry& entry = entries[number];
+    std::vector<void*> input_data(entry.input_count), output_data;
+    std::vector<memory> copies;
+    auto status = place_outputs(model, entry, outputs, output_count, prepared.output_layouts, output_data);
+    const int64_t* layout = prepared.layouts.data();
+    for (size_t position = 0; position < entry.input_count && !status; ++position) {
+        const tensor_spec& spec = entry.inputs[position];
+        if (spec.state >= 0) input_data[position] = model.states[spec.state].data;
+        else status = arranged(*prepared.inputs[position], layout, layout + spec.rank, copies, &input_data[position]);
+        layout += 2 * spec.rank;
+    }
+    if (status) return status;
+    const thread_count threads(model.options.threads);
     auto context = model.take();
     const int64_t arena_size = entry.arena_size(prepared.sizes.data());
     char* arena = context->arena(arena_size);
     if (arena_size && !arena)
-        return fail(PRECAST_OUT_OF_MEMORY, "no %lld bytes of scratch memory", static_cast<long long>(arena_size));
-    status = entry.run({input_data.data(), output_data.data(), arena, prepared.sizes.data(), context.get()});
+        status = fail(PRECAST_OUT_OF_MEMORY, "no %lld bytes of scratch memory", static_cast<long long>(arena_size));
+    else status = entry.run({input_data.data(), output_data.data(), arena, prepared.sizes.data(), context.get()});
     model.give_back(std::move(context));
+    if (!status) apply_updates(model, entry, prepared.output_layouts);
     return status;
 }
 
-const precast_named_tensor* find_weight(const precast_open_options& options, const char* name) {
-    for (size_t each = 0; each < options.weight_count; ++each)
-        if (std::strcmp(options.weights[each].name, name) == 0) return &options.weights[each];
-    return nullptr;
+precast_status run(precast_model& model, size_t number, const precast_tensor* inputs, size_t input_count,
+                   const precast_tensor* outputs, size_t output_count) {
+    call prepared;
+    const auto status = prepare(number, inputs, input_count, prepared);
+    if (status) return status;
+    if (updates_state(entries[number])) {
+        const std::lock_guard<std::shared_mutex> lock(model.state_mutex);
+        return run_alone(model, number, prepared, outputs, output_count);
+    }
+    const std::shared_lock<std::shared_mutex> lock(model.state_mutex);
+    return run_alone(model, number, prepared, outputs, output_count);
 }
 
 precast_status open(const precast_open_options& options, precast_model& model) {
@@ -247,16 +254,37 @@ precast_status open(const precast_open_options& options, precast_model& model) {
         const entry& entry = entries[number];
         if (entry.fallback_count && !options.fallback)
             return fail(PRECAST_INVALID_ARGUMENT, "entry '%s' needs a fallback for %zu steps", entry.name, entry.fallback_count);
-        auto& bound = model.weights.emplace_back();
-        for (size_t position = 0; position < entry.input_count; ++position) {
-            const tensor_spec& spec = entry.inputs[position];
-            if (!spec.is_weight) continue;
-            const auto* weight = find_weight(options, spec.name);
-            if (!weight) return fail(PRECAST_MISMATCH, "entry '%s' needs the weight '%s'", entry.name, spec.name);
-            const auto status = check_kind(entry, "weight", spec, weight->tensor);
-            if (status) return status;
-            bound.push_back(weight->tensor);
+    }
+    return open_state(model);
+}
+
+void describe(const tensor_spec& spec, const int64_t* layout, precast_tensor& tensor) {
+    const size_t bytes = static_cast<size_t>(spec.rank) * sizeof(int64_t);
+    if (spec.rank) std::memcpy(tensor.shape, layout, bytes);
+    if (spec.rank) std::memcpy(tensor.strides, layout + spec.rank, bytes);
+    tensor.rank = spec.rank;
+    tensor.dtype = spec.dtype;
+    tensor.device = {1, 0};
+    tensor.byte_offset = 0;
+}
+
+precast_status infer(size_t number, const precast_tensor* inputs, size_t input_count, precast_tensor* outputs,
+                     size_t output_count) {
+    const entry& entry = entries[number];
+    call prepared;
+    auto status = prepare(number, inputs, input_count, prepared);
+    if (!status) status = check_output_count(entry, output_count);
+    if (status) return status;
+    const int64_t* layout = prepared.output_layouts;
+    for (size_t each = 0, next = 0; each < entry.output_count; ++each) {
+        const tensor_spec& spec = entry.outputs[each];
+        if (spec.state < 0) {
+            precast_tensor& output = outputs[next++];
+            if (spec.rank && (!output.shape || !output.strides))
+                return fail(PRECAST_INVALID_ARGUMENT, "output %zu has no room for shape and strides", next - 1);
+            describe(spec, layout, output);
         }
+        layout += 2 * spec.rank;
     }
     return PRECAST_OK;
 }
@@ -320,6 +348,23 @@ precast_status precast_entry_name(const precast_model* model, size_t number, con
     return status;
 }
 
+precast_status precast_find_entry(const precast_model* model, const char* name, size_t* number) {
+    if (!model || !name || !number) return fail(PRECAST_INVALID_ARGUMENT, "a null pointer was given");
+    for (size_t each = 0; each < entry_count; ++each) {
+        if (std::strcmp(entries[each].name, name) == 0) {
+            *number = each;
+            return PRECAST_OK;
+        }
+    }
+    return fail(PRECAST_INVALID_ARGUMENT, "there is no entry '%s'", name);
+}
+
+precast_status precast_manifest_json(const char** json) {
+    if (!json) return fail(PRECAST_INVALID_ARGUMENT, "a null pointer was given");
+    *json = embedded.manifest;
+    return PRECAST_OK;
+}
+
 precast_status precast_entry_json(const precast_model* model, size_t number, const char** json) {
     const auto status = check_entry(model, number, json);
     if (!status) *json = entries[number].json;
@@ -329,30 +374,11 @@ precast_status precast_entry_json(const precast_model* model, size_t number, con
 precast_status precast_infer(precast_model* model, size_t number, const precast_tensor* inputs, size_t input_count,
                              precast_tensor* outputs, size_t output_count) {
     return guarded([&]() -> precast_status {
-        auto status = check_entry(model, number, model);
-        if (!status && ((input_count && !inputs) || (output_count && !outputs)))
-            status = fail(PRECAST_INVALID_ARGUMENT, "a null pointer was given");
-        call prepared;
-        if (!status) status = prepare(*model, number, inputs, input_count, prepared);
+        const auto status = check_entry(model, number, model);
         if (status) return status;
-        const entry& entry = entries[number];
-        if (output_count != entry.output_count)
-            return fail(PRECAST_MISMATCH, "entry '%s' gives %zu outputs, got %zu", entry.name, entry.output_count, output_count);
-        const int64_t* layout = prepared.output_layouts;
-        for (size_t each = 0; each < output_count; ++each) {
-            const tensor_spec& spec = entry.outputs[each];
-            const size_t bytes = static_cast<size_t>(spec.rank) * sizeof(int64_t);
-            if (spec.rank && (!outputs[each].shape || !outputs[each].strides))
-                return fail(PRECAST_INVALID_ARGUMENT, "output %zu has no room for shape and strides", each);
-            if (spec.rank) std::memcpy(outputs[each].shape, layout, bytes);
-            if (spec.rank) std::memcpy(outputs[each].strides, layout + spec.rank, bytes);
-            outputs[each].rank = spec.rank;
-            outputs[each].dtype = spec.dtype;
-            outputs[each].device = {1, 0};
-            outputs[each].byte_offset = 0;
-            layout += 2 * spec.rank;
-        }
-        return PRECAST_OK;
+        if ((input_count && !inputs) || (output_count && !outputs))
+            return fail(PRECAST_INVALID_ARGUMENT, "a null pointer was given");
+        return infer(number, inputs, input_count, outputs, output_count);
     });
 }
 
@@ -364,6 +390,55 @@ precast_status precast_run(precast_model* model, size_t number, const precast_te
         if ((input_count && !inputs) || (output_count && !outputs))
             return fail(PRECAST_INVALID_ARGUMENT, "a null pointer was given");
         return run(*model, number, inputs, input_count, outputs, output_count);
+    });
+}
+
+precast_status precast_state_count(const precast_model* model, size_t* count) {
+    if (!model || !count) return fail(PRECAST_INVALID_ARGUMENT, "a null pointer was given");
+    *count = state_count;
+    return PRECAST_OK;
+}
+
+precast_status precast_state_name(const precast_model* model, size_t number, const char** name) {
+    if (!model || !name) return fail(PRECAST_INVALID_ARGUMENT, "a null pointer was given");
+    if (number >= state_count) return fail(PRECAST_INVALID_ARGUMENT, "there is no state %zu", number);
+    *name = states[number].name;
+    return PRECAST_OK;
+}
+
+precast_status precast_describe_state(const precast_model* model, const char* name, precast_tensor* tensor) {
+    if (!model || !name || !tensor || !tensor->shape || !tensor->strides)
+        return fail(PRECAST_INVALID_ARGUMENT, "a null pointer was given");
+    state* found = nullptr;
+    const auto status = find_state(*const_cast<precast_model*>(model), name, &found);
+    if (status) return status;
+    const state_spec& spec = *found->spec;
+    std::copy_n(spec.shape, spec.rank, tensor->shape);
+    std::copy_n(spec.strides, spec.rank, tensor->strides);
+    tensor->rank = spec.rank;
+    tensor->dtype = spec.dtype;
+    tensor->device = {1, 0};
+    tensor->byte_offset = 0;
+    return PRECAST_OK;
+}
+
+precast_status precast_read_state(precast_model* model, const char* name, const precast_tensor* target) {
+    return guarded([&]() -> precast_status {
+        if (!model || !name || !target) return fail(PRECAST_INVALID_ARGUMENT, "a null pointer was given");
+        state* found = nullptr;
+        const auto status = find_state(*model, name, &found);
+        const std::shared_lock<std::shared_mutex> lock(model->state_mutex);
+        return status ? status : read_state(*found, *target);
+    });
+}
+
+precast_status precast_write_state(precast_model* model, const char* name, const precast_tensor* source) {
+    return guarded([&]() -> precast_status {
+        if (!model || !name || !source) return fail(PRECAST_INVALID_ARGUMENT, "a null pointer was given");
+        state* found = nullptr;
+        const auto status = find_state(*model, name, &found);
+        const std::lock_guard<std::shared_mutex> lock(model->state_mutex);
+        return status ? status : write_state(*found, *source);
     });
 }
 

@@ -122,11 +122,16 @@ Step = Kernel | LibraryCall | FallbackStep | Check
 
 @dataclass(frozen=True)
 class SizeSource:
-    """Where a dynamic size is read at the call: a dimension of input number `position`, or, with None, its value."""
+    """Where a dynamic size is read at the call: a dimension of input number `position`, or, with None, its value.
+
+    What is read there is `factor` times the size, plus `offset`.
+    """
 
     symbol: str
     position: int
     dimension: int | None
+    factor: int = 1
+    offset: int = 0
 
 
 @dataclass(frozen=True, eq=False)

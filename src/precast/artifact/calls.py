@@ -1,0 +1,206 @@
+"""How an entry is called: the trees of its arguments and results, and what their leaves must be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from precast.artifact.constants import read_constant
+from precast.artifact.expressions import check_expression
+from precast.artifact.schema import (
+    ANYTHING,
+    NOTHING,
+    Count,
+    Json,
+    ListOf,
+    OneOf,
+    Shape,
+    Text,
+    check_shape,
+    damaged,
+)
+from precast.artifact.trees import Tree, read_tree
+
+MAX_LEAVES = 100_000
+MAX_RANK = 16
+_NAME = Text(r"[^\x00-\x1f]{0,4096}")
+_SYMBOL = Text(r"[A-Za-z_]\w{0,100}")
+_BOUND = OneOf((Count(), NOTHING))
+CALL_SHAPE: Shape = {
+    "argument_names": ListOf(_NAME, MAX_LEAVES),
+    "in_tree": ANYTHING,
+    "out_tree": ANYTHING,
+    "leaves": ListOf(ANYTHING, MAX_LEAVES),
+    "results": ListOf(ANYTHING, MAX_LEAVES),
+    "updates": ListOf(ListOf(Count(MAX_LEAVES), 2), MAX_LEAVES),
+    "symbols": ListOf(
+        {"symbol": _SYMBOL, "name": _NAME, "seen_at": _NAME, "range": ListOf(_BOUND, 2)},
+        10_000,
+    ),
+    "guards": ListOf({"condition": ANYTHING, "at": OneOf((_NAME, NOTHING))}, 100_000),
+}
+_TENSOR_LEAF: Shape = {"dtype": Text(r"[a-z][a-z0-9_]{0,30}"), "shape": ListOf(ANYTHING, MAX_RANK)}
+
+
+@dataclass(frozen=True)
+class TensorLeaf:
+    """A leaf that is a tensor; its sizes are numbers or expressions."""
+
+    dtype: str
+    shape: tuple[Json, ...]
+
+
+@dataclass(frozen=True)
+class SizeLeaf:
+    """A leaf that is a whole number, which the expression must come to."""
+
+    expression: Json
+
+
+@dataclass(frozen=True)
+class ConstantLeaf:
+    """A leaf that must be this value, or a result that always is."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class OutputResult:
+    """A result that is an output of the program, by number."""
+
+    number: int
+
+
+Leaf = TensorLeaf | SizeLeaf | ConstantLeaf
+Result = OutputResult | SizeLeaf | ConstantLeaf
+
+
+@dataclass(frozen=True)
+class SizeSymbol:
+    """A free size: its symbol, what people call it, where it is first seen, and the sizes that it may have."""
+
+    symbol: str
+    name: str
+    seen_at: str
+    lower: int
+    upper: int | None
+
+    @property
+    def range_text(self) -> str:
+        return f"{self.lower}..{'' if self.upper is None else self.upper}"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition on sizes under which the program is valid, and the user's line that made it one."""
+
+    condition: Json
+    at: str | None
+
+
+@dataclass(frozen=True)
+class CallDescription:
+    """The original signature. `updates` says which outputs are the new values of which leaves: (output, leaf)."""
+
+    argument_names: tuple[str, ...]
+    in_tree: Tree
+    out_tree: Tree
+    leaves: tuple[Leaf, ...]
+    results: tuple[Result, ...]
+    updates: tuple[tuple[int, int], ...]
+    symbols: tuple[SizeSymbol, ...]
+    guards: tuple[Guard, ...]
+
+    @cached_property
+    def size_names(self) -> Mapping[str, str]:
+        """What people call each symbol."""
+        return {symbol.symbol: symbol.name for symbol in self.symbols}
+
+    @cached_property
+    def tensor_leaves(self) -> tuple[int, ...]:
+        """The numbers of the leaves that are handed to the program, in its order."""
+        return tuple(n for n, leaf in enumerate(self.leaves) if not isinstance(leaf, ConstantLeaf))
+
+
+def read_call(content: Json, *, name: str) -> CallDescription:
+    """The description, with everything in it checked."""
+    check_shape(content, CALL_SHAPE, name)
+    assert isinstance(content, dict), "checked"
+    record: Any = content
+    symbols = tuple(_symbol(each) for each in record["symbols"])
+    known = {symbol.symbol for symbol in symbols}
+    for guard in record["guards"]:
+        check_expression(guard["condition"], known)
+    call = CallDescription(
+        tuple(record["argument_names"]),
+        _argument_tree(record["in_tree"]),
+        read_tree(record["out_tree"]),
+        tuple(_leaf(each, known) for each in record["leaves"]),
+        tuple(_result(each, known) for each in record["results"]),
+        tuple((output, leaf) for output, leaf in map(_pair, record["updates"])),
+        symbols,
+        tuple(Guard(guard["condition"], guard["at"]) for guard in record["guards"]),
+    )
+    _check_counts(call, name)
+    return call
+
+
+def _argument_tree(content: Json) -> Tree:
+    tree = read_tree(content)
+    if [child.kind for child in tree.children] != ["tuple", "dict"]:
+        raise damaged("the tree of arguments is not as it should be", "it holds positional and named arguments")
+    return tree
+
+
+def _pair(content: list[int]) -> tuple[int, int]:
+    if len(content) != 2:
+        raise damaged("an update is not as it should be", "it is the number of an output and of a leaf")
+    return content[0], content[1]
+
+
+def _check_counts(call: CallDescription, name: str) -> None:
+    if call.in_tree.leaf_count() != len(call.leaves) or call.out_tree.leaf_count() != len(call.results):
+        raise damaged(f"the trees of {name} do not fit its leaves", "their numbers differ")
+    for _, leaf in call.updates:
+        if leaf >= len(call.leaves) or not isinstance(call.leaves[leaf], TensorLeaf):
+            raise damaged(f"{name} updates leaf {leaf}", "it has no such tensor")
+
+
+def _symbol(record: Any) -> SizeSymbol:
+    bounds = record["range"]
+    if len(bounds) != 2 or bounds[0] is None or (bounds[1] is not None and bounds[1] < bounds[0]):
+        raise damaged("the range of a size is not as it should be", f"it is {bounds}")
+    return SizeSymbol(record["symbol"], record["name"], record["seen_at"], *bounds)
+
+
+def _leaf(content: Any, symbols: set[str]) -> Leaf:
+    if isinstance(content, dict) and len(content) == 1:
+        ((kind, inside),) = content.items()
+        if kind == "tensor":
+            check_shape(inside, _TENSOR_LEAF, "a leaf")
+            for size in inside["shape"]:
+                check_expression(size, symbols)
+            return TensorLeaf(inside["dtype"], tuple(inside["shape"]))
+        if kind in ("size", "constant"):
+            return _size_or_constant(kind, inside, symbols)
+    raise damaged("a leaf is not as it should be", f"it is {str(content)[:80]}")
+
+
+def _result(content: Any, symbols: set[str]) -> Result:
+    if isinstance(content, dict) and len(content) == 1:
+        ((kind, inside),) = content.items()
+        if kind == "output":
+            check_shape(inside, Count(MAX_LEAVES), "a result")
+            return OutputResult(inside)
+        if kind in ("size", "constant"):
+            return _size_or_constant(kind, inside, symbols)
+    raise damaged("a result is not as it should be", f"it is {str(content)[:80]}")
+
+
+def _size_or_constant(kind: str, inside: Json, symbols: set[str]) -> SizeLeaf | ConstantLeaf:
+    if kind == "constant":
+        return ConstantLeaf(read_constant(inside))
+    check_expression(inside, symbols)
+    return SizeLeaf(inside)

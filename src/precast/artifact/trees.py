@@ -1,0 +1,92 @@
+"""Trees of arguments and results as they stand in files, read without torch. The form is that of ``precast.export``.
+
+``({"a": *},)`` is ``["tuple", [], [["dict", [{"str": "a"}], ["*"]]]]``. Classes are named, never imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from precast.artifact.constants import read_constant
+from precast.artifact.schema import Json, damaged
+
+MAX_DEPTH = 100
+MAX_CHILDREN = 1_000_000
+_SEQUENCES = ("tuple", "list", "deque")
+_MAPPINGS = ("dict", "OrderedDict", "defaultdict")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A leaf, where there is no kind, or a container of that kind with children.
+
+    ``keys``: of mappings, and the fields of named tuples and of classes where they are known. ``class_name``: of named
+    tuples and classes, ``module:name``. ``context``: whatever else a class keeps.
+    """
+
+    kind: str | None = None
+    keys: tuple[Any, ...] = ()
+    children: tuple[Tree, ...] = ()
+    class_name: str | None = None
+    context: Json = None
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.kind is None
+
+    def leaf_count(self) -> int:
+        return 1 if self.is_leaf else sum(child.leaf_count() for child in self.children)
+
+
+def read_tree(content: Json, depth: int = 0) -> Tree:
+    """The tree; whatever is unknown in it is a damaged file."""
+    if content == "*":
+        return Tree()
+    if not isinstance(content, list) or len(content) != 3 or depth > MAX_DEPTH:
+        raise _misshapen(f"it holds {str(content)[:80]} at depth {depth}")
+    kind, context, children = content
+    if not isinstance(kind, str) or not isinstance(children, list) or len(children) > MAX_CHILDREN:
+        raise _misshapen(f"it holds {str(content)[:80]}")
+    below = tuple(read_tree(child, depth + 1) for child in children)
+    tree = _node(kind, context, below)
+    if tree.kind in (*_MAPPINGS, "namedtuple") and len(tree.keys) != len(below):
+        raise _misshapen(f"a {tree.kind} has other keys than values")
+    return tree
+
+
+def _node(kind: str, context: Json, children: tuple[Tree, ...]) -> Tree:
+    if kind in _SEQUENCES:
+        return Tree(kind, (), children, context=context)
+    if kind in ("dict", "OrderedDict"):
+        return Tree(kind, _keys(context), children)
+    if not isinstance(context, list) or len(context) not in (2, 3):
+        raise _misshapen(f"a {kind[:80]} holds {str(context)[:80]}")
+    name, rest, *fields = context
+    if kind == "defaultdict":
+        return Tree(kind, _keys(rest), children, context=name)
+    if kind not in ("namedtuple", "class") or not isinstance(name, str) or len(name) > 500:
+        raise _misshapen(f"it holds a {kind[:80]}")
+    if kind == "namedtuple":
+        names = tuple(rest) if isinstance(rest, list) else ()
+        if not all(isinstance(field, str) and field.isidentifier() for field in names):
+            raise _misshapen("the fields of a named tuple are no names")
+        return Tree(kind, names, children, name)
+    known = _keys(fields[0]) if fields else ()
+    return Tree(kind, known if len(known) == len(children) else (), children, name, rest)
+
+
+def _keys(content: Json) -> tuple[Any, ...]:
+    keys = read_constant(content)
+    if not isinstance(keys, list):
+        raise _misshapen("the keys of a mapping are a list")
+    try:
+        if len(set(keys)) != len(keys):
+            raise _misshapen("a key stands twice")
+    except TypeError as problem:
+        raise _misshapen(str(problem)) from problem
+    return tuple(keys)
+
+
+def _misshapen(why: str) -> Exception:
+    return damaged("a tree of arguments is not as it should be", why)

@@ -1,0 +1,103 @@
+// What calls and state share: tensors of the C interface checked against what the program declares, and copied.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "precast_host.h"
+
+namespace precast {
+
+constexpr int64_t memory_alignment = 64;
+
+struct free_memory {
+    void operator()(char* memory) const { std::free(memory); }
+};
+using memory = std::unique_ptr<char, free_memory>;
+
+// At least one byte, aligned for vectors; null when there is no memory.
+inline memory allocate(int64_t size) {
+    const int64_t rounded = (size + memory_alignment) / memory_alignment * memory_alignment;
+    return memory(static_cast<char*>(std::aligned_alloc(memory_alignment, static_cast<size_t>(rounded))));
+}
+
+inline bool is_same(precast_dtype a, precast_dtype b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
+
+inline void* start_of(const precast_tensor& tensor) { return static_cast<char*>(tensor.data) + tensor.byte_offset; }
+
+// From the first to the last element, in elements.
+inline int64_t extent_of(int32_t rank, const int64_t* shape, const int64_t* strides) {
+    int64_t length = 1;
+    for (int32_t dim = 0; dim < rank; ++dim) {
+        if (shape[dim] == 0) return 0;
+        length += (shape[dim] - 1) * strides[dim];
+    }
+    return length;
+}
+
+// `at` says whose tensor it is, e.g. "entry 'forward', input".
+inline precast_status check_kind(const char* at, const char* name, precast_dtype dtype, int32_t rank,
+                                 const precast_tensor& tensor) {
+    if (tensor.rank != rank)
+        return fail(PRECAST_MISMATCH, "%s '%s': expected %d dimensions, got %d", at, name, rank, tensor.rank);
+    if (!is_same(tensor.dtype, dtype))
+        return fail(PRECAST_MISMATCH, "%s '%s': expected dtype code %d with %d bits, got %d with %d", at, name, dtype.code,
+                    dtype.bits, tensor.dtype.code, tensor.dtype.bits);
+    if (tensor.device.type != 1) return fail(PRECAST_MISMATCH, "%s '%s' is not on the CPU", at, name);
+    if (tensor.rank > 0 && !tensor.shape) return fail(PRECAST_INVALID_ARGUMENT, "%s '%s' has no shape", at, name);
+    return PRECAST_OK;
+}
+
+inline precast_status check_shape(const char* at, const char* name, const precast_tensor& tensor, const int64_t* shape) {
+    bool is_empty = false;
+    for (int32_t dim = 0; dim < tensor.rank; ++dim) {
+        is_empty |= shape[dim] == 0;
+        if (tensor.shape[dim] != shape[dim])
+            return fail(PRECAST_MISMATCH, "%s '%s': dimension %d is %lld, expected %lld", at, name, dim,
+                        static_cast<long long>(tensor.shape[dim]), static_cast<long long>(shape[dim]));
+    }
+    if (!tensor.data && !is_empty) return fail(PRECAST_INVALID_ARGUMENT, "%s '%s' has no data", at, name);
+    return PRECAST_OK;
+}
+
+// Whether a tensor lies in memory as expected; strides of dimensions that are never stepped along do not matter.
+inline bool has_strides(const precast_tensor& tensor, const int64_t* shape, const int64_t* strides) {
+    int64_t row_major = 1;
+    bool is_empty = false, is_same = true;
+    for (int32_t dim = tensor.rank - 1; dim >= 0; --dim) {
+        const int64_t actual = tensor.strides ? tensor.strides[dim] : row_major;
+        is_same &= shape[dim] == 1 || actual == strides[dim];
+        is_empty |= shape[dim] == 0;
+        row_major *= shape[dim];
+    }
+    return is_same || is_empty;
+}
+
+inline void copy_elements(int32_t rank, const int64_t* shape, const char* from, const int64_t* from_strides, char* to,
+                          const int64_t* to_strides, int64_t item_size) {
+    if (rank == 0) {
+        std::memcpy(to, from, static_cast<size_t>(item_size));
+        return;
+    }
+    if (rank == 1 && from_strides[0] == 1 && to_strides[0] == 1) {
+        std::memcpy(to, from, static_cast<size_t>(shape[0] * item_size));
+        return;
+    }
+    for (int64_t position = 0; position < shape[0]; ++position)
+        copy_elements(rank - 1, shape + 1, from + position * from_strides[0] * item_size, from_strides + 1,
+                      to + position * to_strides[0] * item_size, to_strides + 1, item_size);
+}
+
+// The strides of a tensor whose shape is known to fit; row-major ones are written to `room`.
+inline const int64_t* strides_of(const precast_tensor& tensor, int64_t (&room)[PRECAST_MAX_RANK]) {
+    if (tensor.strides) return tensor.strides;
+    int64_t step = 1;
+    for (int32_t dim = tensor.rank - 1; dim >= 0; --dim) {
+        room[dim] = step;
+        step *= tensor.shape[dim];
+    }
+    return room;
+}
+
+}  // namespace precast

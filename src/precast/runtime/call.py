@@ -1,0 +1,208 @@
+"""One call in its original signature: arguments checked and taken apart, results put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from precast.artifact.calls import CallDescription, ConstantLeaf, OutputResult, Result, SizeLeaf, TensorLeaf
+from precast.artifact.expressions import expression_text, holds, solve, symbols_of, whole_number
+from precast.artifact.schema import Json
+from precast.errors import InputTypeError, InputValueError
+from precast.runtime.tensors import DTYPES, Tensor, as_tensor, is_torch_tensor
+from precast.runtime.trees import TreeMismatchError, flatten, tree_text, unflatten, value_text
+
+_NAMES = {short: name for short, (_, _, name) in DTYPES.items()}
+Sizes = dict[str, int]
+
+
+def checked_leaves(
+    call: CallDescription, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[tuple[str, Any]], Sizes]:
+    """The leaves of a call with their paths, once it is known to fit; and the sizes that follow from them."""
+    arguments = _placed(call, tuple(args), dict(kwargs))
+    try:
+        positional, named = call.in_tree.children
+        leaves = [*flatten(positional, arguments[0], "args"), *flatten(named, arguments[1], "kwargs")]
+    except TreeMismatchError:
+        raise InputValueError(
+            "The arguments do not have the structure that the program was exported with.",
+            why=f"expected {tree_text(call.in_tree)}, got {value_text(arguments)}",
+            fix="Call it with the same nesting of tuples, lists, dicts and keywords.",
+        ) from None
+    found: list[tuple[str, Any]] = []
+    for expected, (path, value) in zip(call.leaves, leaves, strict=True):
+        if isinstance(expected, ConstantLeaf):
+            _check_constant(expected.value, path, value)
+            found.append((path, value))
+        elif isinstance(expected, SizeLeaf):
+            found.append((path, _checked_number(path, value)))
+        else:
+            found.append((path, _checked_tensor(call, expected, path, value)))
+    return found, _checked_sizes(call, found)
+
+
+def result_of(call: CallDescription, outputs: Sequence[Any], sizes: Sizes) -> Any:
+    """The results in their original structure."""
+    return unflatten(call.out_tree, iter([_result(each, outputs, sizes) for each in call.results]))
+
+
+def write_back(call: CallDescription, leaves: Sequence[tuple[str, Any]], outputs: Sequence[Any]) -> None:
+    """Write to the caller's tensors what the program changed in them."""
+    for output, leaf in call.updates:
+        path, target = leaves[leaf]
+        if isinstance(target, np.ndarray):
+            if not target.flags.writeable:
+                raise InputValueError(
+                    f"{path} cannot be written to.",
+                    why="the program changes this argument in place",
+                    fix="Pass an array that owns its memory, for example a copy.",
+                )
+            np.copyto(target, outputs[output])
+        else:
+            target.detach().copy_(outputs[output])
+
+
+def _result(result: Result, outputs: Sequence[Any], sizes: Sizes) -> Any:
+    match result:
+        case OutputResult(number):
+            return outputs[number]
+        case SizeLeaf(expression):
+            return whole_number(expression, sizes)
+        case ConstantLeaf(value):
+            return value
+
+
+def _placed(
+    call: CallDescription, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional arguments that were given by name, and the other way round, where the program has them."""
+    positional, named = call.in_tree.children
+    names = call.argument_names[: len(positional.children)]
+    while len(args) < len(names) and names[len(args)] in kwargs:
+        args = (*args, kwargs.pop(names[len(args)]))
+    missing = [key for key in named.keys if key not in kwargs]
+    if len(args) > len(names) and len(args) - len(names) <= len(missing):
+        kwargs |= dict(zip(missing, args[len(names) :], strict=False))
+        args = args[: len(names)]
+    return args, kwargs
+
+
+def _check_constant(expected: object, path: str, value: Any) -> None:
+    # True == 1 == 1.0 for Python, but not for the program. NaN is not even itself.
+    is_same_kind = type(value) is type(expected) or type(expected).__name__ == "Named"
+    if is_same_kind and (expected == value or value != value):
+        return
+    raise InputValueError(
+        f"{path} is {value!r}, but the program was captured with {expected!r}.",
+        why="Python values are constants of a captured program",
+        fix="Pass the same value, or capture again.",
+    )
+
+
+def _checked_number(path: str, value: Any) -> int:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    raise InputValueError(
+        f"{path} is {value!r}, but the program was captured with a whole number.",
+        why="it is a size in the program",
+        fix="Pass an int.",
+    )
+
+
+def _checked_tensor(call: CallDescription, expected: TensorLeaf, path: str, value: Any) -> Tensor:
+    wanted = _NAMES.get(expected.dtype, expected.dtype)
+    shape = ", ".join(expression_text(size, call.size_names) for size in expected.shape)
+    try:
+        tensor: Any = as_tensor(value, name=path) if not isinstance(value, int) else None
+    except InputTypeError:
+        tensor = None
+    if tensor is None:
+        came, needed = f"is {_short(value)}", f"a tensor, {expected.dtype}[{shape}]"
+    elif (dtype := str(tensor.dtype).removeprefix("torch.")) != wanted:
+        came, needed = f"is {dtype}", wanted
+    elif len(tensor.shape) != len(expected.shape):
+        came, needed = f"has {len(tensor.shape)} dimensions", f"{len(expected.shape)}: {expected.dtype}[{shape}]"
+    elif is_torch_tensor(tensor) and tensor.device.type != "cpu":
+        came, needed = f"is on {tensor.device}", "cpu"
+    else:
+        return tensor  # type: ignore[no-any-return]
+    raise InputValueError(
+        f"{path} {came}, but the program was captured with {needed}.",
+        why="the program's code was made for what the example was",
+        fix="Pass a tensor of that kind, or capture again.",
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"a {type(value).__name__}"
+
+
+def _checked_sizes(call: CallDescription, leaves: Sequence[tuple[str, Any]]) -> Sizes:
+    """The size of every symbol; an error that lists whatever contradicts."""
+    promised = [
+        (f"{path}.shape[{dimension}]", size, value.shape[dimension])
+        for expected, (path, value) in zip(call.leaves, leaves, strict=True)
+        if isinstance(expected, TensorLeaf)
+        for dimension, size in enumerate(expected.shape)
+    ]
+    promised += [
+        (path, expected.expression, value)
+        for expected, (path, value) in zip(call.leaves, leaves, strict=True)
+        if isinstance(expected, SizeLeaf)
+    ]
+    sizes: Sizes = {}
+    for _, size, came in promised:
+        if isinstance(size, str):
+            sizes.setdefault(size, came)
+    wrong = [problem for each in promised if (problem := _misfit(call, *each, sizes))]
+    wrong += [
+        f"{symbol.seen_at} is {sizes[symbol.symbol]}, outside of {symbol.name} in {symbol.range_text}"
+        for symbol in call.symbols
+        if symbol.symbol in sizes and not symbol.lower <= sizes[symbol.symbol] <= (symbol.upper or sizes[symbol.symbol])
+    ]
+    wrong = wrong or list(_failing_guards(call, sizes))
+    if wrong:
+        raise InputValueError(
+            f"{'; '.join(wrong)}.",
+            why="the program is valid for the sizes that it was captured for",
+            fix="Pass tensors of such sizes, or capture again with other dynamic_shapes.",
+        )
+    return sizes
+
+
+def _misfit(call: CallDescription, path: str, size: Json, came: int, sizes: Sizes) -> str | None:
+    """What is wrong with one size, or None; a size that only this one shows is noted."""
+    if isinstance(size, int):
+        return None if size == came else f"{path} is {came}, but the program was captured with {size}"
+    unknown = {symbol for symbol in symbols_of(size) if symbol not in sizes}
+    if len(unknown) == 1:
+        (symbol,) = unknown
+        solved = solve(size, symbol, came, sizes)
+        if solved is not None:
+            sizes[symbol] = solved
+            return None
+    try:
+        wanted = None if unknown else whole_number(size, sizes)
+    except ArithmeticError:
+        wanted = None
+    if wanted is None:
+        return f"{path} is {came}, but it must be {expression_text(size, call.size_names)}"
+    return None if wanted == came else f"{path} is {came}, but the other sizes make it {wanted}"
+
+
+def _failing_guards(call: CallDescription, sizes: Sizes) -> list[str]:
+    failing = [
+        guard
+        for guard in call.guards
+        if all(symbol in sizes for symbol in symbols_of(guard.condition)) and not holds(guard.condition, sizes)
+    ]
+    values = ", ".join(f"{symbol.name} = {sizes[symbol.symbol]}" for symbol in call.symbols if symbol.symbol in sizes)
+    return [
+        f"{expression_text(guard.condition, call.size_names)} does not hold for {values}"
+        + (f" (asked at {guard.at})" if guard.at else "")
+        for guard in failing
+    ]

@@ -1,0 +1,190 @@
+"""Calls taken apart into leaves and results put together, by the trees of a file; torch's classes only where they are.
+
+A class that this process has registered with torch's pytree is made again; any other comes back as a ``Record``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from precast.artifact.schema import Json
+from precast.artifact.trees import Tree
+
+_FACTORIES: dict[str, type] = {"int": int, "float": float, "list": list, "dict": dict, "set": set}
+_MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict, "defaultdict": defaultdict}
+_SEQUENCES: dict[str, type] = {"tuple": tuple, "list": list, "deque": deque}
+
+
+class Record:
+    """What a class held, where the class itself is not at hand: by field, by key, or by position.
+
+    >>> output = Record("models:Output", ("logits", "loss"), (1, 2))
+    >>> output.logits, output["loss"], output[0]
+    (1, 2, 1)
+    """
+
+    def __init__(self, class_name: str, keys: Sequence[Any], values: Sequence[Any]):
+        self._class_name, self._values = class_name, tuple(values)
+        self._keys = tuple(keys) or tuple(range(len(self._values)))
+
+    def keys(self) -> tuple[Any, ...]:
+        return self._keys
+
+    def __getitem__(self, key: Any) -> Any:
+        if key in self._keys:
+            return self._values[self._keys.index(key)]
+        return self._values[key]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._keys:
+            raise AttributeError(f"{self._class_name} has no {name!r}")
+        return self[name]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{key}={value!r}" for key, value in zip(self._keys, self._values, strict=True))
+        return f"{self._class_name.rpartition(':')[2]}({fields})"
+
+
+class TreeMismatchError(Exception):
+    """A value has another structure than the tree."""
+
+
+def flatten(tree: Tree, value: Any, path: str) -> list[tuple[str, Any]]:
+    """The leaves of a value, each with its path; ``TreeMismatchError`` where it is no such tree."""
+    if tree.is_leaf:
+        return [(path, value)]
+    found = _children(tree, value)
+    if found is None or len(found) != len(tree.children):
+        raise TreeMismatchError(path)
+    pairs = zip(tree.children, found, strict=True)
+    return [leaf for child, (step, each) in pairs for leaf in flatten(child, each, path + step)]
+
+
+def unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
+    """A value of that structure over the next leaves."""
+    if tree.is_leaf:
+        return next(leaves)
+    children = [unflatten(child, leaves) for child in tree.children]
+    if tree.kind in ("tuple", "list"):
+        return _SEQUENCES[tree.kind](children)
+    if tree.kind == "deque":
+        return deque(children, tree.context if isinstance(tree.context, int) else None)
+    if tree.kind == "defaultdict":
+        return defaultdict(_FACTORIES.get(str(tree.context)), zip(tree.keys, children, strict=True))
+    if tree.kind in _MAPPINGS:
+        return _MAPPINGS[tree.kind](zip(tree.keys, children, strict=True))
+    if tree.kind == "namedtuple":
+        return _named_tuple(tree)(*children)
+    return _instance(tree, children)
+
+
+def tree_text(tree: Tree) -> str:
+    """A tree as people write it: ``(*, {'mask': *})``."""
+    if tree.is_leaf:
+        return "*"
+    children = [tree_text(child) for child in tree.children]
+    if tree.kind in ("tuple", "list"):
+        opening, closing = ("(", ")") if tree.kind == "tuple" else ("[", "]")
+        return opening + ", ".join(children) + ("," if tree.kind == "tuple" and len(children) == 1 else "") + closing
+    if tree.kind == "dict":
+        return "{" + ", ".join(f"{key!r}: {child}" for key, child in zip(tree.keys, children, strict=True)) + "}"
+    name = (tree.class_name or str(tree.kind)).rpartition(":")[2]
+    return f"{name}({', '.join(children)})"
+
+
+def value_text(value: Any, depth: int = 0) -> str:
+    """The structure of a call that was given, with ``*`` for whatever is no plain container."""
+    if depth < 20 and isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        parts = [value_text(item, depth + 1) for item in value]
+        if isinstance(value, list):
+            return f"[{', '.join(parts)}]"
+        return "(" + ", ".join(parts) + ("," if len(parts) == 1 else "") + ")"
+    if depth < 20 and isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {value_text(item, depth + 1)}" for key, item in value.items()) + "}"
+    return "*"
+
+
+def _children(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
+    """The steps to the children and the children, in the tree's order; None if the value is something else."""
+    if tree.kind in _SEQUENCES:
+        if _is_plain(value, _SEQUENCES[tree.kind]):
+            return [(f"[{position}]", item) for position, item in enumerate(value)]
+        return None
+    if tree.kind in _MAPPINGS:
+        if _is_plain(value, _MAPPINGS[tree.kind]) and set(value) == set(tree.keys):
+            return [(f"[{key!r}]", value[key]) for key in tree.keys]
+        return None
+    if tree.kind == "namedtuple":
+        if isinstance(value, tuple) and getattr(value, "_fields", None) == tree.keys:
+            return [(f".{key}", item) for key, item in zip(tree.keys, value, strict=True)]
+        return None
+    return _class_children(tree, value)
+
+
+def _is_plain(value: Any, kind: type) -> bool:
+    """Whether a value is such a container, or what fx makes of it."""
+    return type(value) is kind or (type(value).__name__ == f"immutable_{kind.__name__}" and isinstance(value, kind))
+
+
+def _class_children(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
+    node = _registered(tree.class_name)
+    if node is not None and isinstance(value, node[0]):
+        children, _ = node[1].flatten_fn(value)
+        keys = tree.keys or tuple(range(len(tree.children)))
+        return [(f".{key}", child) for key, child in zip(keys, children, strict=False)]
+    if isinstance(value, Mapping | Record) and tree.keys and set(value.keys()) == set(tree.keys):
+        return [(f"[{key!r}]", value[key]) for key in tree.keys]
+    return None
+
+
+def _registered(name: str | None) -> tuple[type, Any] | None:
+    pytree = sys.modules.get("torch.utils._pytree")
+    for kind, node in pytree.SUPPORTED_NODES.items() if pytree is not None else ():
+        if isinstance(kind, type) and f"{kind.__module__}:{kind.__qualname__}" == name:
+            return kind, node
+    return None
+
+
+def _instance(tree: Tree, children: list[Any]) -> Any:
+    node = _registered(tree.class_name)
+    assert tree.class_name is not None, "checked when it was read"
+    if node is None:
+        return Record(tree.class_name, tree.keys, children)
+    return node[1].unflatten_fn(children, _context(tree.context))
+
+
+def _context(content: Json) -> Any:
+    """What a class keeps besides its children; classes among it are named."""
+    match content:
+        case {"str": text}:
+            return text
+        case {"tuple": list() as items}:
+            return tuple(map(_context, items))
+        case {"dict": [[{"str": "__class__"}, {"str": str() as name}]]}:
+            found = _registered(name)
+            return found[0] if found else None
+        case {"dict": list() as pairs}:
+            return {_context(key): _context(value) for key, value in pairs}
+        case list():
+            return list(map(_context, content))
+    return content
+
+
+def _named_tuple(tree: Tree) -> Any:
+    """The class of that name if it is loaded and has these fields, else one like it."""
+    module, _, path = (tree.class_name or "").partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tree.keys:
+        return found
+    return namedtuple(path.rpartition(".")[2] or "NamedTuple", tree.keys)
