@@ -26,8 +26,6 @@ from benchmarks.peers.workload import SETTINGS, Workload
 
 FULL_MINUTES, QUICK_MINUTES = 40, 8
 QUICK_MODELS, QUICK_SETTINGS = ["bert", "resnet50", "llama"], ["inference-1", "training"]
-SHARE_OF_TURNS = 0.35
-"""Of a workload's time; the rest is for imports, compilers and first results."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,7 +61,8 @@ def measure_all(
     began, outcomes, left_out = time.monotonic(), [], []
     console.print(f"{len(workloads)} workloads, {threads} threads, {seconds / 60:.0f} min; load {machine.load_now()}")
     for number, workload in enumerate(workloads, start=1):
-        if _is_over(time.monotonic() - began, seconds, done=number - 1):
+        elapsed = time.monotonic() - began
+        if _is_over(elapsed, seconds, done=number - 1):
             left_out.append(str(workload))
             continue
         outcomes.append(
@@ -72,7 +71,7 @@ def measure_all(
                 contenders_for(workload, contenders),
                 threads=threads,
                 clock=clock,
-                seconds=SHARE_OF_TURNS * seconds / len(workloads),
+                seconds=(seconds - elapsed) / (len(workloads) - number + 1),
                 label=f"{number}/{len(workloads)} {workload}",
                 console=console,
             )

@@ -48,7 +48,8 @@ def prepare_processes() -> None:
 def measure(
     workload: Workload, names: list[str], folder: Path, *, threads: int, clock: str, seconds: float, say: Say
 ) -> list[Measurement]:
-    """Every contender at one workload; ``seconds`` are spent on turns, after everyone is ready."""
+    """Every contender at one workload; rounds go on until ``seconds`` are over, counted from here."""
+    deadline = time.monotonic() + seconds
     say("float64 reference")
     _run_aside(write_reference, (workload, folder))
     export_seconds = 0.0
@@ -64,7 +65,7 @@ def measure(
                 contestants.append(started)
             else:
                 failed.append(Measurement(name, failure=started))
-        _take_turns(contestants, seconds, say)
+        _take_turns(contestants, deadline, say)
         measured = [_result(contestant, export_seconds) for contestant in contestants]
     return sorted(measured + failed, key=lambda measurement: names.index(measurement.contender))
 
@@ -104,8 +105,7 @@ def _answer(connection: Connection) -> Any:
         return None
 
 
-def _take_turns(contestants: list[Contestant], seconds: float, say: Say) -> None:
-    deadline = time.monotonic() + seconds
+def _take_turns(contestants: list[Contestant], deadline: float, say: Say) -> None:
     for turn in range(MOST_ROUNDS):
         if turn >= FEWEST_ROUNDS and time.monotonic() > deadline:
             return
