@@ -62,6 +62,7 @@ _HOMES = {
     "minifier": "precast.compilers",
     "nnc_jit": "precast.compilers",
     "nop": "precast.compilers",
+    "package": "precast.packaging",
     "print_compile": "precast.compilers",
     "print_program": "precast.ir.printer",
     "register_backend": "precast.compilers",
@@ -152,6 +153,7 @@ if TYPE_CHECKING:
     from precast.ir.program import Program as Program
     from precast.ops.decompositions import default_decompositions as default_decompositions
     from precast.options import Options as Options
+    from precast.packaging import package as package
     from precast.partition import default_partition as default_partition
     from precast.partition import min_cut_rematerialization_partition as min_cut_rematerialization_partition
     from precast.pipeline import functional_program as functional_program

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
+from numbers import Rational
 from typing import Any
 
 from precast.artifact.schema import Json, damaged
@@ -176,7 +177,7 @@ def evaluate(content: Json, binding: Binding) -> Number:
     if name == "Rational":
         return Fraction(*arguments)  # type: ignore[arg-type]
     result = _FUNCTIONS[name][1](*(evaluate(argument, binding) for argument in arguments))
-    if isinstance(result, (int, Fraction)) and abs(result) > MAX_NUMBER:  # noqa: UP038
+    if isinstance(result, Rational) and not -MAX_NUMBER <= result <= MAX_NUMBER:
         raise OverflowError("a huge number")
     return result
 

@@ -1,0 +1,126 @@
+"""How a program is called, as the manifest tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from precast.artifact.schema import Json
+from precast.errors import ExportError
+from precast.export.program import ExportedProgram
+from precast.export.serialize.constants import constant_to_json
+from precast.export.serialize.expressions import expression_to_json
+from precast.export.serialize.trees import tree_to_json
+from precast.ir.node_meta import value_of
+from precast.ir.program import Program
+from precast.ir.signature import ConstantArgument, InputKind, OutputKind
+from precast.ir.tensor_spec import as_size, dtype_name
+from precast.packaging.native_program import STATE_UPDATES
+
+
+def call_to_json(exported: ExportedProgram, outputs: Sequence[int | None], *, checks_sizes: bool = True) -> Json:
+    """The original signature; ``outputs`` are the numbers of the native outputs that hold the results.
+
+    With ``checks_sizes=False``, what tracing assumed about sizes is not checked at each call.
+    """
+    program = exported.program
+    signature = program.signature
+    results = list(zip(program.results, signature.outputs, outputs, strict=True))
+    leaves = [spec.arg.name for spec in signature.inputs_of(InputKind.USER_INPUT)]
+    guards: list[Json] = [{"condition": expression_to_json(g.condition), "at": g.at} for g in program.sizes.guards]
+    return {
+        "argument_names": list(exported.origin.argument_names),
+        "in_tree": _tree(signature.in_tree),
+        "out_tree": _tree(signature.out_tree),
+        "leaves": [_leaf(program, number) for number in range(len(signature.inputs)) if _is_leaf(program, number)],
+        "results": [_result(node, output) for node, spec, output in results if _is_returned(spec.kind)],
+        "updates": [
+            [output, leaves.index(str(spec.target))]
+            for _, spec, output in results
+            if spec.kind is OutputKind.USER_INPUT_MUTATION and output is not None
+        ],
+        "symbols": [
+            {
+                "symbol": str(symbol.symbol.name),
+                "name": symbol.name,
+                "seen_at": symbol.seen_at,
+                "range": [symbol.range.lower, symbol.range.upper],
+            }
+            for symbol in program.sizes.symbols
+        ],
+        "guards": guards if checks_sizes else [],
+    }
+
+
+def _is_leaf(program: Program, number: int) -> bool:
+    return program.signature.inputs[number].kind is InputKind.USER_INPUT
+
+
+def _is_returned(kind: OutputKind) -> bool:
+    if kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+        return True
+    if kind not in (*STATE_UPDATES, OutputKind.USER_INPUT_MUTATION):
+        raise ExportError(
+            f"A program with outputs of kind {kind.name} cannot be packaged.",
+            why="a packaged program returns what the original returned, and updates state",
+            fix="Package the program before to_joint, or write a module that computes the gradients and returns them.",
+        )
+    return False
+
+
+def _leaf(program: Program, number: int) -> Json:
+    argument = program.signature.inputs[number].arg
+    if isinstance(argument, ConstantArgument):
+        return {"constant": constant_to_json(argument.value)}
+    value = value_of(program.placeholders[number])
+    if isinstance(value, torch.Tensor):
+        return {"tensor": {"dtype": dtype_name(value.dtype), "shape": [_expression(size) for size in value.shape]}}
+    if isinstance(value, torch.SymInt):
+        return {"size": _expression(value)}
+    return {"constant": constant_to_json(value)}
+
+
+def _result(node: object, output: int | None) -> Json:
+    if output is not None:
+        return {"output": output}
+    value: Any = value_of(node) if isinstance(node, fx.Node) else node
+    if isinstance(value, torch.SymInt):
+        return {"size": _expression(value)}
+    if isinstance(value, torch.SymFloat | torch.SymBool):
+        raise ExportError(
+            "A program that returns a number computed from sizes, other than a whole one, cannot be packaged.",
+            why="the runtime computes whole numbers from sizes",
+            fix="Return the size, and compute from it.",
+        )
+    return {"constant": constant_to_json(value)}
+
+
+def _expression(size: int | torch.SymInt) -> Json:
+    return expression_to_json(as_size(size))
+
+
+def _tree(tree: pytree.TreeSpec) -> Json:
+    """The tree with the names of fields of classes, so that they can be told without the class."""
+    content = tree_to_json(tree)
+    if not isinstance(content, list):
+        return content
+    kind, context, _ = content
+    children: list[Json] = [_tree(child) for child in tree.children()]
+    if kind == "class" and isinstance(context, list):
+        context = [*context, [constant_to_json(key) for key in _fields(tree)]]
+    return [kind, context, children]
+
+
+def _fields(tree: pytree.TreeSpec) -> list[Any]:
+    """What the class calls its children, if it says so."""
+    node = pytree.SUPPORTED_NODES[tree.type]
+    if node.flatten_with_keys_fn is None:
+        return []
+    instance = node.unflatten_fn(list(range(tree.num_children)), tree.context)
+    keyed, _ = node.flatten_with_keys_fn(instance)
+    keys = [getattr(key, "name", getattr(key, "key", None)) for key, _ in keyed]
+    return keys if all(isinstance(key, str) for key in keys) else []

@@ -1,0 +1,177 @@
+"""An exported program as one native entry, with nothing left to torch.
+
+Before: ``graph(p_weight, b_count, x) -> (add, relu)`` in ATen ops from before autograd
+After:  a loop program that reads ``x`` and the state ``weight`` and ``count``, writes ``relu``, and updates ``count``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+
+from precast.codegen.describe import Entry
+from precast.compilers.native import lower_segments
+from precast.compilers.native_decompositions import native_decompositions
+from precast.compilers.native_lowering import SegmentInputs, segment_graph, segment_inputs
+from precast.compilers.native_sizes import SizeReader, size_readers
+from precast.compilers.native_split import Segment, is_size, may_be_native, split_graph
+from precast.errors import LoweringError
+from precast.export.program import ExportedProgram
+from precast.export.sizes import fake_mode_of
+from precast.functionalize import functionalized
+from precast.ir.graphs import placeholders_of, results_of
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.program import FallbackStep, LoopProgram, SizeSource
+from precast.ir.node_meta import source_line_of, value_of
+from precast.ir.program import Program
+from precast.ir.signature import InputKind, OutputKind
+from precast.lower import lower_graph
+from precast.lower.fuse import fuse
+from precast.lower.plan import plan
+from precast.tracing.fake_inputs import fresh_copies
+from precast.tracing.retrace import as_flat_function
+from precast.tracing.session import tracing_session
+from precast.tracing.trace import trace
+
+STATE_UPDATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+_STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+@dataclass(frozen=True)
+class NativeProgram:
+    """An entry to generate code for.
+
+    ``outputs``: for each result of the program, the number of the output that holds it, counting only those that the
+    caller gets; ``None`` for constants, sizes and updates of the state.
+    """
+
+    entry: Entry
+    outputs: tuple[int | None, ...]
+
+
+def native_program(exported: ExportedProgram, *, name: str, state_names: Mapping[str, str]) -> NativeProgram:
+    """Lower the whole program; ``state_names`` maps its own names for state to the model's.
+
+    Operators that only torch can run are refused, all at once.
+    """
+    program = exported.program
+    module = _simplified(program)
+    _refuse_what_needs_torch(module, name)
+    inputs = dict(zip(placeholders_of(module.graph), program.signature.inputs, strict=True))
+    used = {node for each in _computing_nodes(module.graph) for node in each.all_input_nodes}
+    used |= {node for node in results_of(module.graph) if isinstance(node, fx.Node)}
+    taken = [node for node, spec in inputs.items() if spec.kind is InputKind.USER_INPUT and _is_passed(node)]
+    state = [node for node, spec in inputs.items() if spec.kind in _STATE_KINDS and node in used]
+    results = [node for node in results_of(module.graph) if _is_tensor(node)]
+    segment = Segment(True, _computing_nodes(module.graph), (*taken, *state), tuple(results))  # type: ignore[arg-type]
+    lowered = _lower(segment, name)
+    weights = {node.name: state_names[str(inputs[node].target)] for node in state}
+    updates, outputs = _numbered_outputs(module.graph, program, lowered, state_names)
+    ranges = {str(s.symbol.name): (s.range.lower, s.range.upper) for s in program.sizes.symbols}
+    return NativeProgram(Entry(lowered, plan(lowered), weights, updates, ranges), outputs)
+
+
+def _simplified(program: Program) -> fx.GraphModule:
+    """The same graph in operators that native code is made of."""
+    mode = fake_mode_of(program)
+    inputs = [value_of(node) for node in program.placeholders]
+    function = functionalized(as_flat_function(program.module))
+    with tracing_session(), torch.no_grad():
+        with mode:
+            copies = fresh_copies(inputs)
+        module = trace(function, copies, mode, decompositions=native_decompositions())  # type: ignore[arg-type]
+    for node in module.graph.nodes:
+        # In a functional graph nothing is written to, so a detached alias is the value itself.
+        if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            node.replace_all_uses_with(node.args[0])
+    module.graph.eliminate_dead_code()
+    return module
+
+
+def _computing_nodes(graph: fx.Graph) -> tuple[fx.Node, ...]:
+    return tuple(node for node in graph.nodes if node.op == "call_function" and not is_size(node))
+
+
+def _is_tensor(node: object) -> bool:
+    return isinstance(node, fx.Node) and isinstance(value_of(node), torch.Tensor)
+
+
+def _is_passed(node: fx.Node) -> bool:
+    """Whether the caller hands a value over at each call; Python values were taken for constants."""
+    return isinstance(value_of(node), torch.Tensor | torch.SymInt)
+
+
+def _refuse_what_needs_torch(module: fx.GraphModule, name: str) -> None:
+    missing = list(_needing_torch(module))
+    if missing:
+        raise LoweringError(
+            f"{name!r} cannot run without torch: " + "; ".join(dict.fromkeys(missing)),
+            why="these operators have no native rule, and a call back into torch needs torch",
+            fix="replace them, keep them out of what is packaged, or use precast.compile in process",
+        )
+
+
+def _needing_torch(module: fx.GraphModule) -> Iterator[str]:
+    """What torch would have to run, with the user's lines."""
+    foreign = [node for node in _computing_nodes(module.graph) if not may_be_native(node)]
+    for node in foreign:
+        yield f"{node.target} at {source_line_of(node) or node.name}"
+    for entry in lower_segments(split_graph(module)):
+        for step in entry.program.steps:
+            if isinstance(step, FallbackStep):
+                yield f"{step.operator} at {step.at or step.name}"
+
+
+def _lower(segment: Segment, name: str) -> LoopProgram:
+    """The segment as a fused program that reads all its dynamic sizes off the tensors it is given."""
+    inputs = segment_inputs(segment)
+    program = fuse(lower_graph(segment_graph(segment, inputs), name=name, fallbacks=False))
+    return _without_size_inputs(program, inputs, size_readers(segment.inputs)) if inputs.sizes else program
+
+
+def _without_size_inputs(program: LoopProgram, inputs: SegmentInputs, readers: Mapping[str, SizeReader]) -> LoopProgram:
+    """Sizes that were to be passed on their own are read off a dimension that is a multiple of them."""
+    unreadable = [size for size in inputs.sizes if size not in readers]
+    if unreadable:
+        raise LoweringError(
+            f"the size {unreadable[0]} cannot be read off any argument of {program.name!r}",
+            why="no dimension of an argument is this size, a multiple of it, or a sum with it",
+            fix="pass one more tensor that has it as a dimension, or give it a fixed size",
+        )
+    passed = {f"size_{name}" for name in inputs.sizes}
+    kept = tuple(buffer for buffer in program.inputs if buffer.name not in passed)
+    positions = {buffer.name: position for position, buffer in enumerate(kept)}
+
+    def moved(source: SizeSource) -> SizeSource:
+        buffer = program.inputs[source.position]
+        if buffer.name not in passed:
+            return replace(source, position=positions[buffer.name])
+        reader = readers[source.symbol]
+        place = positions[reader.node.name]
+        return SizeSource(source.symbol, place, reader.dimension, reader.factor, reader.offset)
+
+    return replace(program, inputs=kept, sizes=tuple(map(moved, program.sizes)))
+
+
+def _numbered_outputs(
+    graph: fx.Graph, program: Program, lowered: LoopProgram, state_names: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[int | None, ...]]:
+    """Which outputs update which state, and which of the rest holds which result."""
+    updates: dict[str, str] = {}
+    numbers: list[int | None] = []
+    buffers = iter(lowered.results)
+    count = 0
+    for node, spec in zip(results_of(graph), program.signature.outputs, strict=True):
+        buffer = next(buffers) if _is_tensor(node) else None
+        if isinstance(buffer, Buffer) and spec.kind in STATE_UPDATES:
+            updates[buffer.name] = state_names[str(spec.target)]
+            numbers.append(None)
+        elif isinstance(buffer, Buffer):
+            numbers.append(count)
+            count += 1
+        else:
+            numbers.append(None)
+    return updates, tuple(numbers)

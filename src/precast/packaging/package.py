@@ -1,0 +1,127 @@
+"""Modules and exported programs → one file that runs without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from precast._version import __version__
+from precast.artifact.archive import Content
+from precast.artifact.manifest import packed_entry
+from precast.artifact.package import NativeCode, write_package
+from precast.artifact.schema import Json
+from precast.artifact.weights import weight_pieces
+from precast.build.library import build
+from precast.cache import open_store
+from precast.codegen.describe import Entry, Storage, describe_entry
+from precast.codegen.generate import generate
+from precast.export.program import ExportedProgram
+from precast.export.serialize import schema
+from precast.export.serialize.document import to_document
+from precast.options import Options, as_options
+from precast.packaging.calls import call_to_json
+from precast.packaging.entries import exported_entries
+from precast.packaging.native_program import native_program
+from precast.packaging.storages import SharedStorages, refuse_shared_updates
+from precast.packaging.targets import BuildTarget, build_targets
+
+
+@dataclass(frozen=True)
+class PreparedEntry:
+    """An entry ready to be written: code to generate, its program as text, and what the manifest says of it."""
+
+    code: Entry
+    program: bytes
+    call: Json
+    state_names: Mapping[str, str]
+
+
+def package(
+    module_or_program_or_entries: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    path: str | os.PathLike[str],
+    dynamic_shapes: Any = None,
+    targets: Sequence[str] = ("native",),
+    samples: bool = True,
+    sign: Any = None,
+    options: Options | Mapping[str, Any] | None = None,
+) -> Path:
+    """Write ``path``, a file that ``precast.runtime.load`` runs without torch."""
+    chosen = build_targets(targets)
+    programs = exported_entries(module_or_program_or_entries, args, kwargs, dynamic_shapes)
+    if not samples:
+        programs = {name: _without_examples(program) for name, program in programs.items()}
+    storages = SharedStorages()
+    prepared = {name: prepare_entry(name, program, storages) for name, program in programs.items()}
+    refuse_shared_updates(storages.state, {name for each in prepared.values() for name in each.code.updates.values()})
+    members: dict[str, Content] = {program_member(name, programs): each.program for name, each in prepared.items()}
+    if storages.examples:
+        members[f"{schema.EXAMPLES}.safetensors"] = weight_pieces(storages.examples)
+    code, libraries = build_code([each.code for each in prepared.values()], storages, chosen, as_options(options))
+    return write_package(
+        Path(path),
+        entries=[
+            packed_entry(
+                describe_entry(each.code),
+                call=each.call,
+                program=program_member(name, programs),
+                state_names=dict(each.state_names),
+            )
+            for name, each in prepared.items()
+        ],
+        code=code,
+        weights=storages.weights,
+        state=storages.state,
+        members=members,
+        libraries=libraries,
+        made_with={"precast": __version__, "torch": str(torch.__version__)},
+    )
+
+
+def prepare_entry(name: str, exported: ExportedProgram, storages: SharedStorages) -> PreparedEntry:
+    """Lower one program over the storages that it shares with the others."""
+    content, state_names = storages.add(name, to_document(exported))
+    native = native_program(exported, name=name, state_names=state_names)
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return PreparedEntry(native.entry, text.encode(), call_to_json(exported, native.outputs), state_names)
+
+
+def program_member(name: str, programs: Mapping[str, object]) -> str:
+    """Where an entry's program lies: a single one where saved programs have it."""
+    return schema.PROGRAM if len(programs) == 1 else f"programs/{name}.json"
+
+
+def build_code(
+    entries: Sequence[Entry], storages: SharedStorages, targets: Sequence[BuildTarget], options: Options
+) -> tuple[dict[str, NativeCode], tuple[str, ...]]:
+    """The library for each target, and which other libraries they need."""
+    sources = generate(entries, storages=stored_places(storages.state))
+    store = open_store(options)
+    code, needs = {}, tuple[str, ...]()
+    for target in targets:
+        with store.held():
+            library = build(sources, store=store, compiler=options.compiler, extra_flags=target.flags)
+            code[target.name] = NativeCode(library.path.read_bytes(), target.features)
+            needs = library.needs
+    return code, needs
+
+
+def stored_places(state: Mapping[str, Json]) -> dict[str, Storage]:
+    """Where each tensor of the state lies among the stored weights."""
+    records: Any = state
+    return {
+        name: Storage(record["storage"], record["offset"], tuple(record["strides"])) for name, record in records.items()
+    }
+
+
+def _without_examples(exported: ExportedProgram) -> ExportedProgram:
+    origin = replace(exported.origin, example_inputs=None)
+    return ExportedProgram(exported.program, origin, dialect=exported._dialect)
