@@ -55,8 +55,12 @@ class Stream:
 
     def is_below(self, at: Indices, probability: float) -> Scalar:
         """True with `probability`."""
-        low = apply("bitwise_and", self.bits(at), Constant(2**32 - 1, "i64"))
-        return apply("lt", low, Constant(round(probability * 2**32), "i64"))
+        share = round(probability * 2**31)
+        if share == 2**31:
+            return Constant(True, "bool")
+        # In 32 bits, as wide as what is kept or dropped usually is: that makes better vectors.
+        low = cast(apply("bitwise_and", self.bits(at), Constant(2**31 - 1, "i64")), "i32")
+        return apply("lt", low, Constant(share, "i32"))
 
     def below(self, at: Indices, limit: Scalar) -> Scalar:
         """A whole number from 0 to below `limit`, which is an i64 of at least 1."""

@@ -30,6 +30,8 @@ constexpr bool is_float = std::is_floating_point_v<T>;
 template <class To, class From>
 inline To cast(From value) {
     if constexpr (std::is_same_v<To, bool>) return value != From(0);
+    // GCC makes vectors of a choice, and none of a conversion from bool.
+    else if constexpr (std::is_same_v<From, bool> && is_float<To>) return value ? To(1) : To(0);
     else if constexpr (std::is_same_v<To, bfloat16> || std::is_same_v<To, float16>) return To(static_cast<float>(value));
     else if constexpr (std::is_same_v<From, bfloat16> || std::is_same_v<From, float16>)
         return static_cast<To>(static_cast<float>(value));
