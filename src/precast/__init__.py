@@ -65,6 +65,7 @@ _HOMES = {
     "package": "precast.packaging",
     "print_compile": "precast.compilers",
     "print_program": "precast.ir.printer",
+    "profile": "precast.report.profile",
     "register_backend": "precast.compilers",
     "save": "precast.export",
     "set_model_name": "precast.autograd",
@@ -158,3 +159,4 @@ if TYPE_CHECKING:
     from precast.partition import min_cut_rematerialization_partition as min_cut_rematerialization_partition
     from precast.pipeline import functional_program as functional_program
     from precast.report.explain import explain as explain
+    from precast.report.profile import profile as profile

@@ -40,6 +40,8 @@ class Options:
     """Whose random numbers a compiled program draws: our counter-based generator's, or the very ones of eager torch."""
     compiler: str | None = None
     """The command that compiles C++, with arguments if need be; None means ``g++``."""
+    profile: bool = False
+    """Time every kernel and library call; `precast.profile` tells."""
     debug: bool = False
     """Keep and print what only people who work on the compiler want to see."""
 
@@ -132,6 +134,7 @@ _SETTINGS = {
     "cache_bytes": _Setting(("PRECAST_CACHE_BYTES",), _parse_bytes, ("500M", "4G")),
     "random": _Setting(("PRECAST_RANDOM",), _parse_random, get_args(RandomSource)),
     "compiler": _Setting(("PRECAST_CXX", "CXX"), _parse_compiler, ("g++", "clang++")),
+    "profile": _Setting(("PRECAST_PROFILE",), _parse_switch, _ON + _OFF),
     "debug": _Setting(("PRECAST_DEBUG",), _parse_switch, _ON + _OFF),
 }
 

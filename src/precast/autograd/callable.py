@@ -159,5 +159,10 @@ class AotCallable:
             _log.info("dropped the oldest of %d variants of %s", count + len(dropped), self._name)
 
     @property
+    def compilers(self) -> CompilersInUse:
+        """What this is compiled with."""
+        return self._compilers
+
+    @property
     def _name(self) -> str:
         return getattr(self._function, "__qualname__", type(self._function).__qualname__)

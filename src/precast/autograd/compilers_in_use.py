@@ -14,6 +14,8 @@ from precast.ir.graphs import placeholders_of
 from precast.ir.node_meta import value_of
 from precast.partition import default_partition
 
+_REMEMBERED = "_precast_compilers"
+
 PartitionFunction = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
 
@@ -39,6 +41,18 @@ class CompilersInUse:
         """Fill in what the user left out: the forward's compiler serves for all."""
         backward = fw_compiler if bw_compiler is None else bw_compiler
         return cls(fw_compiler, backward, fw_compiler if inference_compiler is None else inference_compiler, **others)
+
+
+def remember_compilers(call: Callable[..., Any], compilers: CompilersInUse) -> None:
+    """Let ``compilers_of`` find out what a function was compiled with."""
+    call.__dict__[_REMEMBERED] = compilers
+
+
+def compilers_of(compiled: object) -> CompilersInUse | None:
+    """What a compiled function or module was compiled with; None of anything else."""
+    attributes = getattr(compiled, "__dict__", {})
+    found: CompilersInUse | None = attributes.get(_REMEMBERED)
+    return found if found is not None or "_compiled" not in attributes else compilers_of(attributes["_compiled"])
 
 
 def compile_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> BoxedCall:

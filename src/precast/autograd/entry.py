@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import is_fake
 from precast.autograd.boxing import Compiler
 from precast.autograd.callable import AotCallable
 from precast.autograd.compiled_module import compile_module
-from precast.autograd.compilers_in_use import CompilersInUse, PartitionFunction
+from precast.autograd.compilers_in_use import CompilersInUse, PartitionFunction, remember_compilers
 from precast.errors import InputTypeError
 from precast.partition import default_partition
 
@@ -60,6 +60,7 @@ def compile_callable(function: Callable[..., Any], **arguments: Any) -> Callable
     def call(*args: Any, **kwargs: Any) -> Any:
         return compiled(*args, **kwargs)
 
+    remember_compilers(call, compiled.compilers)
     return call
 
 

@@ -27,19 +27,23 @@ _HERE = Path(__file__).parent
 
 
 def generate(
-    entries: Sequence[Entry], *, storages: Mapping[str, Storage] | None = None, embedded: Embedded | None = None
+    entries: Sequence[Entry],
+    *,
+    storages: Mapping[str, Storage] | None = None,
+    embedded: Embedded | None = None,
+    profile: bool = False,
 ) -> Sources:
     """Write the C++ of a library with these entries.
 
     `storages` says where the state lies among stored weights: without it, whoever opens the model passes all of it.
-    `embedded` is data that is linked in.
+    `embedded` is data that is linked in. `profile` asks for a timer around every step.
     """
     names = [entry.name for entry in entries]
     assert len(set(names)) == len(names), f"two entries have one name: {names}"
     functions: dict[str, KernelFunction] = {}
     namer = Namer()
     calls = [_kernel_calls(entry, functions, namer) for entry in entries]
-    host = write_host(entries, calls, storages=storages or {}, embedded=embedded)
+    host = write_host(entries, calls, storages=storages or {}, embedded=embedded, profile=profile)
     units = [Unit("host.cpp", host), *_kernel_units(list(functions.values()))]
     routines = {step.routine for entry in entries for step in entry.program.steps if isinstance(step, LibraryCall)}
     files = sorted({ROUTINE_FILES.get(routine, routine) for routine in routines})

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from precast.codegen import timers
 from precast.codegen.cpp_types import CPP_TYPES, DLPACK_TYPES, Namer, identifier, index_text
 from precast.codegen.describe import Entry, Storage, describe_entry, state_buffers
 from precast.codegen.kernels import KernelFunction
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index
-from precast.ir.loops.program import Check, FallbackStep, Kernel, LibraryCall, SizeSource
+from precast.ir.loops.program import Check, FallbackStep, Kernel, LibraryCall, SizeSource, Step
 
 
 @dataclass(frozen=True)
@@ -38,26 +39,30 @@ def write_host(
     *,
     storages: Mapping[str, Storage],
     embedded: Embedded | None,
+    profile: bool = False,
 ) -> str:
     """The unit that ties everything together: declarations of kernels, one function an entry, the tables."""
     state = state_buffers(entries)
     places = {name: number for number, name in enumerate(state)}
     declarations = {call.function.declaration for each in calls for call in each.values()}
-    parts = ['#include "precast_host.h"', '#include "precast_kernels.h"', ""]
+    parts = ['#include "precast_host.h"', '#include "precast_kernels.h"', *([timers.HEADER] if profile else []), ""]
     parts += ["namespace kernels {", *sorted(declarations), "}  // namespace kernels", ""]
     for number, (entry, kernels) in enumerate(zip(entries, calls, strict=True)):
-        parts += _EntryWriter(number, entry, kernels, places).lines()
+        parts += _EntryWriter(number, entry, kernels, places, profile=profile).lines()
     parts += ["namespace precast {", "const entry entries[] = {"]
     parts += [f"    {_table_row(entry)}," for entry in entries]
     parts += ["};", f"const size_t entry_count = {len(entries)};", "}  // namespace precast", ""]
     updated = {name for entry in entries for name in entry.updates.values()}
     parts += [*_state_table(state, updated, storages), *_embedded_data(embedded)]
+    parts += timers.times_function(entries) if profile else []
     return "\n".join(parts)
 
 
 class _EntryWriter:
-    def __init__(self, number: int, entry: Entry, kernels: dict[Kernel, Call], places: Mapping[str, int]):
-        self.places = places
+    def __init__(
+        self, number: int, entry: Entry, kernels: dict[Kernel, Call], places: Mapping[str, int], *, profile: bool
+    ):
+        self.places, self.profile, self.fallbacks = places, profile, 0
         self.number, self.entry, self.plan, self.kernels = number, entry, entry.plan, kernels
         self.prefix = identifier(entry.name)
         namer = Namer()
@@ -78,6 +83,7 @@ class _EntryWriter:
             "",
             *self._layouts(),
             *self._arena_size(),
+            *(timers.times_of(self.prefix, len(program.steps)) if self.profile else []),
             *self._run(),
         ]
 
@@ -106,21 +112,24 @@ class _EntryWriter:
             lines += [self._pointer(buffer, f"frame.{kind}[{n}]") for n, buffer in enumerate(buffers)]
         for buffer in program.temporaries:
             lines.append(self._pointer(buffer, f"frame.arena + {_term(self.plan.offsets[buffer])}"))
-        fallbacks = 0
-        for step in program.steps:
-            match step:
-                case Kernel():
-                    lines.append("    " + self._kernel_call(step))
-                case LibraryCall(routine="matmul"):
-                    lines += self._matmul(step)
-                case LibraryCall():
-                    lines += self._library_call(step)
-                case Check():
-                    lines += self._check(step)
-                case FallbackStep():
-                    lines += self._fallback_call(step, fallbacks)
-                    fallbacks += 1
+        for number, step in enumerate(program.steps):
+            written = self._step(step)
+            lines += timers.timed_step(self.prefix, number, written) if self.profile else written
         return [*lines, "    return PRECAST_OK;", "}", ""]
+
+    def _step(self, step: Step) -> list[str]:
+        match step:
+            case Kernel():
+                return ["    " + self._kernel_call(step)]
+            case LibraryCall(routine="matmul"):
+                return self._matmul(step)
+            case LibraryCall():
+                return self._library_call(step)
+            case Check():
+                return self._check(step)
+            case FallbackStep():
+                self.fallbacks += 1
+                return self._fallback_call(step, self.fallbacks - 1)
 
     def _pointer(self, buffer: Buffer, address: str) -> str:
         spelling = CPP_TYPES[buffer.dtype]

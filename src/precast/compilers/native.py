@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from precast.codegen.generate import generate
 from precast.compilers.native_call import CompiledGraph
 from precast.compilers.native_decompositions import native_decompositions
 from precast.compilers.native_lowering import segment_graph, segment_inputs
+from precast.compilers.native_profile import ProfiledGraphs
 from precast.compilers.native_random import draw_from_streams
 from precast.compilers.native_split import SplitGraph, split_graph
 from precast.compilers.native_stored import StoredGraph, called_back
@@ -41,6 +42,8 @@ class NativeCompiler:
     """Fused loops in C++, built by this machine's compiler; what has no native rule calls back into torch."""
 
     options: Options | None = None
+    profiled: ProfiledGraphs = field(default_factory=ProfiledGraphs, repr=False, compare=False)
+    """What was compiled with ``profile=True``, to be asked for its times."""
 
     def with_options(self, options: Options) -> NativeCompiler:
         return NativeCompiler(options)
@@ -58,13 +61,18 @@ class NativeCompiler:
             return NativeGraph(split, (), StoredGraph("", (), ()), entries)
         store = open_store(options)
         with store.held():
-            library = build(generate(entries), store=store, compiler=options.compiler)
+            sources = generate(entries, profile=options.profile)
+            library = build(sources, store=store, compiler=options.compiler)
             stored = StoredGraph(library.key, library.needs, tuple(called_back(entry.program) for entry in entries))
-            return NativeGraph(split, open_entries(library, stored.programs), stored, entries)
+            compiled = NativeGraph(split, open_entries(library, stored.programs), stored, entries)
+        if options.profile:
+            self.profiled.add(compiled)
+        return compiled
 
     def store(self, compiled: Any) -> bytes | None:
         assert isinstance(compiled, NativeGraph)
-        return compiled.stored.to_bytes()
+        # A profile is told in terms of the programs, which are not stored.
+        return None if as_options(self.options).profile else compiled.stored.to_bytes()
 
     def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph:
         stored = StoredGraph.from_bytes(data)
@@ -88,6 +96,7 @@ class NativeGraph(CompiledGraph):
         programs: Sequence[ProgramEntry] | None = None,
     ):
         super().__init__(split, entries)
+        self.entries = tuple(entries)
         self.stored = stored
         self.programs = programs
 

@@ -14,7 +14,9 @@ from precast.ir.loops.index import Index, constant
 from precast.ir.loops.program import FallbackStep, Kernel, LibraryCall, Step, read_by, written_by
 from precast.ir.node_meta import source_line_of
 from precast.ops.random import random_seed
+from precast.report.step_costs import operators_of
 
+_LONGEST_NAME = 44
 _KINDS = ("forward", "backward", "inference", "joint")
 
 
@@ -83,7 +85,7 @@ def explain_graph(name: str, split: SplitGraph, entries: Sequence[Entry]) -> Gra
         if not segment.is_native and node.target is not random_seed
     ]
     return GraphExplanation(
-        _kind(name),
+        kind_of_graph(name),
         tuple(_step_line("kernel", step) for step in steps if isinstance(step, Kernel)),
         tuple(_step_line("library", step) for step in steps if isinstance(step, LibraryCall)),
         tuple(fallbacks),
@@ -93,7 +95,8 @@ def explain_graph(name: str, split: SplitGraph, entries: Sequence[Entry]) -> Gra
     )
 
 
-def _kind(name: str) -> str:
+def kind_of_graph(name: str) -> str:
+    """What a graph with this name is for, in a word."""
     return next((kind for kind in _KINDS if f"_{kind}_" in name), name)
 
 
@@ -103,8 +106,7 @@ def _line(node: fx.Node) -> str | None:
 
 
 def _step_line(kind: str, step: Kernel | LibraryCall) -> StepLine:
-    operators = [origin.rpartition(": ")[2].removeprefix("aten.").partition(".")[0] for origin in step.origins]
-    return StepLine(kind, step.name, tuple(dict.fromkeys(operators)), _total(each.byte_size for each in _touched(step)))
+    return StepLine(kind, step.name, operators_of(step), _total(each.byte_size for each in _touched(step)))
 
 
 def _touched(step: Step) -> Iterable[Buffer]:
@@ -116,12 +118,13 @@ def _total(sizes: Iterable[Index]) -> Index:
 
 
 def _step_lines(steps: Sequence[StepLine]) -> list[str]:
-    names = max((len(step.name) for step in steps), default=0)
+    shown = [step.name if len(step.name) <= _LONGEST_NAME else f"{step.name[: _LONGEST_NAME - 1]}…" for step in steps]
+    names = max(map(len, shown), default=0)
     words = [", ".join(step.operators) for step in steps]
     longest = max(map(len, words), default=0)
     return [
-        f"  {step.kind:<8} {step.name:<{names}}   {word:<{longest}}   {_bytes(step.moved)}"
-        for step, word in zip(steps, words, strict=True)
+        f"  {step.kind:<8} {name:<{names}}   {word:<{longest}}   {_bytes(step.moved)}"
+        for step, name, word in zip(steps, shown, words, strict=True)
     ]
 
 

@@ -1,0 +1,116 @@
+"""What a program's steps do, counted: bytes moved, floating-point operations, and whose lines asked for it.
+
+A node of the graph may end up in several steps: a matrix product in a library call, its bias in a kernel. What the
+product costs is then counted for the library call alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from precast.ir.loops.index import Computed, Index, Symbol, Variable, evaluate
+from precast.ir.loops.program import Check, FallbackStep, LibraryCall, Step, read_by, written_by
+from precast.ir.node_meta import has_value, source_line_of, value_of
+from precast.ops.cost import flops, size_hint
+from precast.ops.facts import Fact, facts_of
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """One step in the user's terms; sizes that change from call to call count as they were traced."""
+
+    kind: str
+    name: str
+    operators: tuple[str, ...]
+    lines: tuple[str, ...]
+    moved: int
+    flops: int
+
+
+def costs_of(steps: Sequence[Step], graph: fx.Graph) -> tuple[StepCost, ...]:
+    """The costs of steps that were made of the graph's nodes."""
+    nodes = {node.name: node for node in graph.nodes}
+    sizes = _traced_sizes(graph)
+    members = [[nodes[name] for name in _names(step) if name in nodes] for step in steps]
+    shares = _flops_of_steps(steps, members)
+    return tuple(
+        StepCost(
+            kind_of(step),
+            step.name,
+            operators_of(step),
+            tuple(dict.fromkeys(str(line) for node in own if (line := source_line_of(node)))),
+            sum(_number(buffer.byte_size, sizes) for buffer in dict.fromkeys((*read_by(step), *written_by(step)))),
+            round(share),
+        )
+        for step, own, share in zip(steps, members, shares, strict=True)
+    )
+
+
+def kind_of(step: Step) -> str:
+    """What runs the step, in a word."""
+    match step:
+        case LibraryCall():
+            return "library"
+        case FallbackStep():
+            return "torch"
+        case Check():
+            return "check"
+    return "kernel"
+
+
+def operators_of(step: Step) -> tuple[str, ...]:
+    """The operators that the step was made of, each once, by their short names."""
+    names = [origin.rpartition(": ")[2].removeprefix("aten.").partition(".")[0] for origin in step.origins]
+    return tuple(dict.fromkeys(names))
+
+
+def _names(step: Step) -> Iterable[str]:
+    return dict.fromkeys(origin.partition(": ")[0] for origin in step.origins)
+
+
+def _flops_of_steps(steps: Sequence[Step], members: Sequence[Sequence[fx.Node]]) -> list[float]:
+    homes: dict[fx.Node, list[int]] = defaultdict(list)
+    for number, own in enumerate(members):
+        for node in own:
+            homes[node].append(number)
+    shares = [0.0] * len(steps)
+    for node, numbers in homes.items():
+        libraries = [number for number in numbers if isinstance(steps[number], LibraryCall)]
+        workers = libraries or numbers
+        for number in workers:
+            shares[number] += _flops(node) / len(workers)
+    return shares
+
+
+def _flops(node: fx.Node) -> int:
+    is_counted = isinstance(node.target, torch._ops.OpOverload) and not facts_of(node) & {Fact.VIEW, Fact.RANDOM}
+    return flops(node) if is_counted else 0
+
+
+def _traced_sizes(graph: fx.Graph) -> dict[str, int]:
+    """What each symbol was when the graph was traced."""
+    values = (value_of(node) for node in graph.nodes if has_value(node))
+    numbers = (
+        size
+        for value in values
+        for each in (value if isinstance(value, tuple | list) else (value,))
+        for size in ((*each.shape, *each.stride()) if isinstance(each, torch.Tensor) else (each,))
+    )
+    return {
+        str(size.node.expr): size_hint(size)
+        for size in numbers
+        if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
+    }
+
+
+def _number(index: Index, sizes: Mapping[str, int]) -> int:
+    def resolve(atom: Symbol | Variable | Computed) -> int:
+        assert isinstance(atom, Symbol), f"the size of a buffer depends on {atom}"
+        return sizes.get(atom.name, 1)
+
+    return evaluate(index, resolve)
