@@ -114,6 +114,10 @@ class ArtifactError(PrecastError, ValueError):
     """A file is damaged, of another version, or not ours; nothing of it was used."""
 
 
+class SignatureError(ArtifactError):
+    """A file's signature is missing, broken, or by someone whom the caller did not name."""
+
+
 class CacheError(PrecastError, RuntimeError):
     """The cache folder must not or cannot be used: it is another user's, open to others, or busy."""
 

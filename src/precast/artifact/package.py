@@ -67,6 +67,11 @@ class Package:
         stored = self.tensors(WEIGHTS)
         return {name: _placed(name, record, stored) for name, record in self.manifest.state.items()}
 
+    @property
+    def manifest_bytes(self) -> bytes:
+        """The manifest as it stands in the file: what signatures are of."""
+        return bytes(self.members[MANIFEST])
+
     def verify(self, *names: str) -> None:
         """Check the hash of these members, or of every one."""
         for name in names or self.manifest.files:
@@ -155,9 +160,16 @@ def file_record(content: Content) -> FileRecord:
     return FileRecord(sum(memoryview(piece).nbytes for piece in pieces), digest.hexdigest())
 
 
-def open_package(source: Path | bytes | memoryview) -> Package:
-    """Map a file, or take its bytes, and check its structure and manifest."""
-    members = read_archive(_mapped(source) if isinstance(source, Path) else memoryview(source))
+def open_package(source: Path | bytes | memoryview, *, writable: bool = False) -> Package:
+    """Map a file, or take its bytes, and check its structure and manifest.
+
+    What is `writable` is private to this process: the file stays as it is.
+    """
+    if isinstance(source, Path):
+        data = _mapped(source, mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
+    else:
+        data = memoryview(bytearray(source) if writable else source)
+    members = read_archive(data)
     if MANIFEST not in members or len(members[MANIFEST]) > MAX_MANIFEST:
         raise damaged("the file has no manifest", f"{MANIFEST} is missing or too large")
     package = Package(parse_manifest(bytes(members[MANIFEST])), members)
@@ -167,9 +179,9 @@ def open_package(source: Path | bytes | memoryview) -> Package:
     return package
 
 
-def _mapped(path: Path) -> memoryview:
+def _mapped(path: Path, access: int) -> memoryview:
     try:
         with open(path, "rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            return memoryview(mmap.mmap(file.fileno(), 0, access=access))
     except (OSError, ValueError) as problem:
         raise ArtifactError(f"{path} cannot be read", why=str(problem), fix="check the path and the file") from problem

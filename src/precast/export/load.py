@@ -35,23 +35,34 @@ def load(
     false; what describes them always is.
     """
     package = open_package(_mapped(Path(f)) if isinstance(f, (str, os.PathLike)) else _bytes(f))
-    content = _document(package)
+    texts = _extra_files(package)
+    exported = program_in(package, expected_opset_version=expected_opset_version, check_weights=check_weights)
+    if extra_files is not None:
+        _fill(extra_files, texts)
+    return exported
+
+
+def program_in(
+    package: Package,
+    *,
+    member: str = schema.PROGRAM,
+    expected_opset_version: Mapping[str, int] | None = None,
+    check_weights: bool = True,
+) -> ExportedProgram:
+    """The program that a member of an opened file describes, over memory that can be written to."""
+    content = _document(package, member)
     _check_opset(content["opset"], expected_opset_version or {})
     members = {
         name: _weights(package, f"{name}.safetensors", check=check_weights)
         for name in schema.TENSOR_MEMBERS
         if f"{name}.safetensors" in package.members
     }
-    texts = _extra_files(package)
     try:
-        exported = from_document(content, members)
+        return from_document(content, members)
     except ArtifactError:
         raise
     except (*_NONSENSE, PrecastError) as problem:
         raise damaged("the file describes no sound program", f"{type(problem).__name__}: {problem}") from problem
-    if extra_files is not None:
-        _fill(extra_files, texts)
-    return exported
 
 
 def _mapped(path: Path) -> memoryview:
@@ -74,11 +85,11 @@ def _bytes(file: Any) -> memoryview:
     return memoryview(bytearray(file.read()))
 
 
-def _document(package: Package) -> Any:
-    if schema.PROGRAM in package.members and len(package.members[schema.PROGRAM]) > schema.MAX_PROGRAM:
-        raise damaged(f"{schema.PROGRAM} is too large", f"at most {schema.MAX_PROGRAM} bytes are allowed")
-    text = package.checked(schema.PROGRAM)
-    head: Any = parse_json(text, MapOf(Text(r"\w{1,100}"), ANYTHING, 100), name=schema.PROGRAM)
+def _document(package: Package, member: str) -> Any:
+    if member in package.members and len(package.members[member]) > schema.MAX_PROGRAM:
+        raise damaged(f"{member} is too large", f"at most {schema.MAX_PROGRAM} bytes are allowed")
+    text = package.checked(member)
+    head: Any = parse_json(text, MapOf(Text(r"\w{1,100}"), ANYTHING, 100), name=member)
     version = head.get("version")
     if head.get("format") == schema.FORMAT and isinstance(version, list) and version[:1] != [schema.MAJOR]:
         raise ArtifactError(
@@ -87,7 +98,7 @@ def _document(package: Package) -> Any:
             fix="export the module again, or install the version of Precast that made the file",
         )
     known = {key: value for key, value in head.items() if key in schema.PROGRAM_KEYS}
-    check_shape(known, schema.PROGRAM_SHAPE, schema.PROGRAM)
+    check_shape(known, schema.PROGRAM_SHAPE, member)
     return known
 
 

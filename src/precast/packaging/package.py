@@ -14,9 +14,11 @@ import torch
 from precast._version import __version__
 from precast.artifact.archive import Content
 from precast.artifact.manifest import packed_entry
-from precast.artifact.package import NativeCode, write_package
+from precast.artifact.package import SAMPLES, NativeCode, open_package, write_package
 from precast.artifact.schema import Json
-from precast.artifact.weights import weight_pieces
+from precast.artifact.signatures import SUFFIX
+from precast.artifact.signatures import sign as sign_manifest
+from precast.artifact.weights import Weight, weight_pieces
 from precast.build.library import build
 from precast.cache import open_store
 from precast.codegen.describe import Entry, Storage, describe_entry
@@ -28,6 +30,7 @@ from precast.options import Options, as_options
 from precast.packaging.calls import call_to_json
 from precast.packaging.entries import exported_entries
 from precast.packaging.native_program import native_program
+from precast.packaging.samples import Call, calls_to_sample, entry_samples
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
 from precast.packaging.targets import BuildTarget, build_targets
 
@@ -40,6 +43,8 @@ class PreparedEntry:
     program: bytes
     call: Json
     state_names: Mapping[str, str]
+    samples: list[Json]
+    sample_tensors: Mapping[str, Weight]
 
 
 def package(
@@ -50,23 +55,38 @@ def package(
     path: str | os.PathLike[str],
     dynamic_shapes: Any = None,
     targets: Sequence[str] = ("native",),
-    samples: bool = True,
+    samples: bool | Sequence[Call] | Mapping[str, bool | Sequence[Call]] = True,
     sign: Any = None,
     options: Options | Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write ``path``, a file that ``precast.runtime.load`` runs without torch."""
+    """Write ``path``, a file that ``precast.runtime.load`` runs without torch.
+
+    What is packaged is a module or function with example arguments, an exported program, or several entries by name,
+    which share one set of weights: ``{"forward": program, "eval": (module, args)}`` (a tuple may go on with kwargs and
+    dynamic_shapes). Buffers that a program updates become state of the loaded model.
+
+    ``targets``: the processors to make native code for, of ``"x86-64-v3"``, ``"x86-64-v4"`` and ``"native"``.
+    ``samples``: keep the example arguments and what they must give, for ``precast verify``; or calls of your own to
+    keep, as ``(args, kwargs)``, also by entry. ``False`` leaves out the example arguments altogether.
+    ``sign``: a private ed25519 key; the signature is written beside the file, under its name with ``.sig``.
+
+    The same arguments and versions give the same bytes.
+    """
     chosen = build_targets(targets)
     programs = exported_entries(module_or_program_or_entries, args, kwargs, dynamic_shapes)
-    if not samples:
+    if samples is False:
         programs = {name: _without_examples(program) for name, program in programs.items()}
     storages = SharedStorages()
-    prepared = {name: prepare_entry(name, program, storages) for name, program in programs.items()}
+    prepared = {name: prepare_entry(name, program, storages, samples) for name, program in programs.items()}
     refuse_shared_updates(storages.state, {name for each in prepared.values() for name in each.code.updates.values()})
     members: dict[str, Content] = {program_member(name, programs): each.program for name, each in prepared.items()}
     if storages.examples:
         members[f"{schema.EXAMPLES}.safetensors"] = weight_pieces(storages.examples)
+    sample_tensors = {name: tensor for each in prepared.values() for name, tensor in each.sample_tensors.items()}
+    if sample_tensors:
+        members[SAMPLES] = weight_pieces(sample_tensors)
     code, libraries = build_code([each.code for each in prepared.values()], storages, chosen, as_options(options))
-    return write_package(
+    written = write_package(
         Path(path),
         entries=[
             packed_entry(
@@ -74,6 +94,7 @@ def package(
                 call=each.call,
                 program=program_member(name, programs),
                 state_names=dict(each.state_names),
+                samples=each.samples,
             )
             for name, each in prepared.items()
         ],
@@ -84,14 +105,27 @@ def package(
         libraries=libraries,
         made_with={"precast": __version__, "torch": str(torch.__version__)},
     )
+    write_signature(written, sign)
+    return written
 
 
-def prepare_entry(name: str, exported: ExportedProgram, storages: SharedStorages) -> PreparedEntry:
+def write_signature(path: Path, key: Any) -> None:
+    """Sign a file, or, without a key, remove the signature of what was there before."""
+    beside = Path(f"{path}{SUFFIX}")
+    if key is None:
+        beside.unlink(missing_ok=True)
+    else:
+        beside.write_bytes(sign_manifest(open_package(path).manifest_bytes, key))
+
+
+def prepare_entry(name: str, exported: ExportedProgram, storages: SharedStorages, samples: object) -> PreparedEntry:
     """Lower one program over the storages that it shares with the others."""
     content, state_names = storages.add(name, to_document(exported))
     native = native_program(exported, name=name, state_names=state_names)
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return PreparedEntry(native.entry, text.encode(), call_to_json(exported, native.outputs), state_names)
+    call = call_to_json(exported, native.outputs)
+    kept, tensors = entry_samples(name, exported, native.outputs, calls_to_sample(samples, name, exported))
+    return PreparedEntry(native.entry, text.encode(), call, state_names, kept, tensors)
 
 
 def program_member(name: str, programs: Mapping[str, object]) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from precast.artifact.package import Package, open_package
 from precast.artifact.schema import damaged
-from precast.errors import ArtifactError
-from precast.runtime.model import Entry, Model, ModelEntry, flat_entries
+from precast.artifact.signatures import MAX_SIGNATURE, SUFFIX, check_signature
+from precast.errors import ArtifactError, InputTypeError, InputValueError, ToolMissingError
+from precast.runtime.model import Entry, Model, ModelEntry, Runnable, flat_entries
 from precast.runtime.native import NativeLibrary, OpenModel, load_library_bytes
 from precast.runtime.onednn import preload
 from precast.runtime.processor import choose_target, processor_features
@@ -24,6 +26,10 @@ def load(
     source: Source,
     *,
     threads: int | None = None,
+    allow_native: bool = True,
+    require_signature: Any = None,
+    signature: bytes | None = None,
+    check_weights: bool | None = None,
     target: str | None = None,
 ) -> Model:
     """Open a ``.precast`` file given by path, as bytes, or as an open binary file.
@@ -31,43 +37,104 @@ def load(
     Everything is checked before it is used; what is wrong is an ``ArtifactError``. Native code runs with your rights: a
     checksum says that the file is whole, not that its maker means well.
 
-    ``threads``: how many one call uses, by default as many as OpenMP would. ``target``: which of the file's native code
-    to run, by default the best that this processor can.
+    ``threads``: how many one call uses, by default as many as OpenMP would.
+    ``allow_native=False``: nothing of the file's native code is loaded; torch interprets the program in it.
+    ``require_signature``: the public ed25519 key that must have signed the file, or several of which one must. A path
+    is looked for with ``.sig`` behind it; ``signature`` is its content where there is no path.
+    ``check_weights``: read all weights now and compare their SHA-256; by default only where a signature is required.
+    ``target``: which of the file's native code to run, by default the best that this processor can.
     """
-    package = _opened(source)
-    chosen = choose_target(package.manifest.targets, processor_features(), wanted=target)
+    _check_threads(threads)
+    package = _opened(source, writable=not allow_native)
+    if require_signature is not None:
+        check_signature(package.manifest_bytes, _signature(source, signature), require_signature)
+    if check_weights or (check_weights is None and require_signature is not None):
+        package.verify()
+    return _native(package, threads or 0, target) if allow_native else _interpreted(package)
+
+
+def _native(package: Package, threads: int, wanted: str | None) -> Model:
+    chosen = choose_target(package.manifest.targets, processor_features(), wanted=wanted)
     code = package.code(chosen.file)
     preload(package.manifest.libraries)
     library = load_library_bytes(code, name="model.so")
-    opened = _open(package, library, threads or 0)
+
+    def fresh() -> OpenModel:
+        return _open(package, library, threads)
+
+    opened = fresh()
+    flat = flat_entries(opened)
+    if tuple(each.description for each in flat) != tuple(each.interface for each in package.manifest.entries):
+        raise damaged("the manifest describes other entries than the code", "file and code do not belong together")
     return Model(
-        _entries(package, opened),
+        _with_calls(package, flat),
         State(NativeState(opened)),
-        verifier=lambda: verify_package(package, lambda: flat_entries(_open(package, library, threads or 0))),
+        verifier=lambda: verify_package(package, lambda: flat_entries(fresh())),
         target=chosen.name,
     )
-
-
-def _opened(source: Source) -> Package:
-    if isinstance(source, str | os.PathLike):
-        return open_package(Path(source))
-    return open_package(source if isinstance(source, bytes) else source.read())
 
 
 def _open(package: Package, library: NativeLibrary, threads: int) -> OpenModel:
     try:
         return OpenModel(library, package.state(), threads=threads)
+    except ArtifactError:
+        raise
     except ValueError as problem:
-        if isinstance(problem, ArtifactError):
-            raise
         raise damaged("the state in the file is not what its code expects", str(problem)) from problem
 
 
-def _entries(package: Package, opened: OpenModel) -> Sequence[Entry | ModelEntry]:
-    flat = flat_entries(opened)
-    if tuple(each.description for each in flat) != tuple(each.interface for each in package.manifest.entries):
-        raise damaged("the manifest describes other entries than the code", "file and code do not belong together")
+def _interpreted(package: Package) -> Model:
+    # Found by name: what interprets stands above the runtime, which must do without torch.
+    try:
+        interpreted = import_module("precast.packaging.interpreted")
+    except ImportError as problem:
+        raise ToolMissingError(
+            "A model can be interpreted only where torch is installed.",
+            why=f"its native code was not allowed, and without it torch runs the program ({problem})",
+            fix="pip install precast[torch], or allow the native code if you trust the file's maker",
+        ) from problem
+    entries, store = interpreted.interpreted_entries(package)
+    fresh = interpreted.interpreted_entries
+    return Model(
+        _with_calls(package, entries),
+        State(store),
+        verifier=lambda: verify_package(package, lambda: fresh(package)[0]),
+    )
+
+
+def _with_calls(package: Package, runnables: Sequence[Runnable]) -> list[Entry | ModelEntry]:
     return [
-        each if packed.call is None else ModelEntry(each, packed.call)
-        for each, packed in zip(flat, package.manifest.entries, strict=True)
+        ModelEntry(each, packed.call) if packed.call is not None else each  # type: ignore[misc]
+        for each, packed in zip(runnables, package.manifest.entries, strict=True)
     ]
+
+
+def _opened(source: Source, *, writable: bool) -> Package:
+    if isinstance(source, str | os.PathLike):
+        return open_package(Path(source), writable=writable)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return open_package(bytes(source), writable=writable)
+    if not hasattr(source, "read"):
+        raise InputTypeError(
+            f"load() was given a {type(source).__name__}.",
+            why="a model is read from a path, from bytes, or from an open binary file",
+            fix="Pass a path, or open(path, 'rb').",
+        )
+    return open_package(source.read(), writable=writable)
+
+
+def _signature(source: Source, given: bytes | None) -> bytes | None:
+    if given is not None or not isinstance(source, str | os.PathLike):
+        return given
+    beside = Path(f"{os.fspath(source)}{SUFFIX}")
+    if not beside.is_file():
+        return None
+    with beside.open("rb") as file:
+        return file.read(MAX_SIGNATURE + 1)
+
+
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and not (type(threads) is int and 0 < threads <= 4096):
+        raise InputValueError(
+            f"threads cannot be {threads!r}.", why="it is how many threads one call uses", fix="Pass 1 or more."
+        )

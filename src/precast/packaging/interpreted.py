@@ -1,0 +1,121 @@
+"""A packaged model without its native code: torch interprets the programs in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from precast.artifact.manifest import EntryDescription
+from precast.artifact.package import Package
+from precast.artifact.schema import damaged
+from precast.artifact.weights import Weight
+from precast.errors import InputTypeError
+from precast.export.load import program_in
+from precast.export.program import ExportedProgram
+from precast.ir.signature import ConstantArgument, InputKind
+from precast.packaging.native_program import STATE_UPDATES
+from precast.packaging.samples import as_weight
+from precast.runtime.tensors import Tensor, is_torch_tensor
+
+
+@dataclass(frozen=True)
+class InterpretedEntry:
+    """One program that torch runs node by node, over state that it shares with others."""
+
+    description: EntryDescription
+    exported: ExportedProgram
+    state: dict[str, torch.Tensor]
+    state_names: dict[str, str]
+
+    def run(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:
+        """Call with tensors that are known to be as many as the entry takes."""
+        outputs = self._outputs([each if is_torch_tensor(each) else torch.from_numpy(each) for each in tensors])
+        if like_torch:
+            return tuple(outputs)
+        if any(output.dtype is torch.bfloat16 for output in outputs):
+            raise InputTypeError(
+                "numpy has no bfloat16",
+                why="an output of this model is bfloat16, and all inputs were numpy arrays",
+                fix="pass torch tensors, or let the model give float32",
+            )
+        return tuple(output.numpy() for output in outputs)
+
+    def run_bits(self, tensors: Sequence[Weight]) -> tuple[Weight, ...]:
+        return tuple(map(as_weight, self._outputs([_as_torch(each) for each in tensors])))
+
+    def _outputs(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
+        program = self.exported.program
+        given = iter(tensors)
+        inputs: list[Any] = []
+        for spec in program.signature.inputs:
+            if spec.kind is not InputKind.USER_INPUT:
+                inputs.append(self.state[self.state_names[str(spec.target)]])
+            elif isinstance(spec.arg, ConstantArgument):
+                inputs.append(spec.arg.value)
+            else:
+                value = next(given)
+                inputs.append(value if not _is_size(self.exported, spec.arg.name) else int(value))
+        with torch.no_grad():
+            results = fx.Interpreter(program.module).run(*inputs)
+        outputs: list[torch.Tensor] = []
+        for result, spec in zip(results, program.signature.outputs, strict=True):
+            if spec.kind in STATE_UPDATES:
+                self.state[self.state_names[str(spec.target)]] = result.clone()
+            elif isinstance(result, torch.Tensor):
+                outputs.append(result.clone())
+        return outputs
+
+
+@dataclass(frozen=True)
+class TorchState:
+    """The state that interpreted entries share."""
+
+    tensors: dict[str, torch.Tensor]
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.tensors)
+
+    def read(self, name: str) -> Weight:
+        return as_weight(self.tensors[name])
+
+    def write(self, name: str, value: Any) -> None:
+        old = self.tensors[name]
+        new = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+        if old.dtype is torch.bfloat16 and new.dtype is torch.uint16:
+            new = new.view(torch.bfloat16)
+        if (old.dtype, old.shape) != (new.dtype, new.shape):
+            raise ValueError(
+                f"state '{name}': expected {old.dtype} {tuple(old.shape)}, got {new.dtype} {tuple(new.shape)}"
+            )
+        self.tensors[name] = new.detach().clone()
+
+
+def interpreted_entries(package: Package) -> tuple[list[InterpretedEntry], TorchState]:
+    """The entries of a file, over one state; nothing of its native code is read."""
+    state = {name: _as_torch(weight) for name, weight in package.state().items()}
+    entries: list[InterpretedEntry] = []
+    for entry in package.manifest.entries:
+        if entry.program is None:
+            raise damaged(f"the entry {entry.name!r} cannot be interpreted", "the file holds no program for it")
+        exported = program_in(package, member=entry.program, check_weights=False)
+        targets = {str(s.target) for s in exported.program.signature.inputs if s.kind is not InputKind.USER_INPUT}
+        if not targets <= entry.state_names.keys() or not set(entry.state_names.values()) <= state.keys():
+            raise damaged(f"the program of {entry.name!r} reads state that the file does not have", "names differ")
+        entries.append(InterpretedEntry(entry.interface, exported, state, dict(entry.state_names)))
+    return entries, TorchState(state)
+
+
+def _is_size(exported: ExportedProgram, name: str) -> bool:
+    (node,) = (node for node in exported.program.placeholders if node.name == name)
+    return isinstance(node.meta["val"], torch.SymInt)
+
+
+def _as_torch(weight: Weight) -> torch.Tensor:
+    """A copy: state changes, and a file's memory may not be written to."""
+    tensor = torch.from_numpy(np.array(weight.carrier))
+    return tensor.view(torch.bfloat16) if weight.dtype == "bf16" else tensor

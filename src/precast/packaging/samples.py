@@ -1,0 +1,132 @@
+"""Example inputs and what the program must give for them, with how far a right result may be off.
+
+The program is run twice, as it is and in double precision. The double one is the truth; a native result may be as far
+from it as a few times what eager is, plus a few roundings of its own dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from precast.artifact.schema import Json
+from precast.artifact.weights import Weight
+from precast.errors import InputTypeError
+from precast.export.program import ExportedProgram
+from precast.ir.signature import ConstantArgument, InputKind
+from precast.ir.tensor_spec import dtype_name
+from precast.ops.facts import is_random
+
+EAGER_ERRORS, ROUNDINGS = 8, 32
+_WIDENED = (torch.float32, torch.float16, torch.bfloat16)
+Call = tuple[Sequence[Any], Mapping[str, Any]]
+
+
+def calls_to_sample(samples: object, name: str, exported: ExportedProgram) -> list[Call]:
+    """The calls to keep: the example, or those that were given, which may be told apart by entry."""
+    chosen = samples.get(name, True) if isinstance(samples, Mapping) else samples
+    if chosen is True:
+        return [] if exported.example_inputs is None else [exported.example_inputs]
+    if chosen is False:
+        return []
+    if isinstance(chosen, Sequence) and all(isinstance(each, tuple) and len(each) == 2 for each in chosen):
+        return list(chosen)
+    raise InputTypeError(
+        f"samples cannot be {type(samples).__name__}.",
+        why="they are True for the example inputs, False, or a list of calls",
+        fix="Write, for example, samples=[((x,), {}), ((y,), {})].",
+    )
+
+
+def entry_samples(
+    name: str, exported: ExportedProgram, outputs: Sequence[int | None], calls: Sequence[Call]
+) -> tuple[list[Json], dict[str, Weight]]:
+    """What the manifest says of each sample, and the tensors that it refers to."""
+    if any(map(_draws, exported.graph.nodes)):
+        # What a random program gives depends on the state of a generator that is not part of the file.
+        return [], {}
+    records: list[Json] = []
+    tensors: dict[str, Weight] = {}
+    for number, (args, kwargs) in enumerate(calls):
+        args, kwargs = exported.call_convention.normalized(args, kwargs)
+        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+        specs = exported.program.signature.inputs_of(InputKind.USER_INPUT)
+        given = [leaf for leaf, spec in zip(leaves, specs, strict=True) if not isinstance(spec.arg, ConstantArgument)]
+        inputs: list[Json] = []
+        for position, leaf in enumerate(given):
+            if isinstance(leaf, torch.Tensor):
+                key = f"{name}/{number}/input/{position}"
+                tensors[key] = as_weight(leaf)
+                inputs.append(key)
+            else:
+                inputs.append(leaf)
+        expected: list[Json] = []
+        for position, (tensor, tolerance) in enumerate(_expected(exported, leaves, outputs)):
+            key = f"{name}/{number}/output/{position}"
+            tensors[key] = as_weight(tensor)
+            expected.append({"tensor": key, "tolerance": tolerance})
+        records.append({"inputs": inputs, "outputs": expected})
+    return records, tensors
+
+
+def as_weight(tensor: torch.Tensor) -> Weight:
+    """A copy of the tensor, row-major, as its bits."""
+    plain = tensor.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
+    bits = plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain
+    return Weight(dtype_name(plain.dtype), bits.numpy())
+
+
+def _draws(node: fx.Node) -> bool:
+    return node.op == "call_function" and is_random(node)
+
+
+def _expected(
+    exported: ExportedProgram, leaves: Sequence[Any], outputs: Sequence[int | None]
+) -> list[tuple[torch.Tensor, float]]:
+    """Each output of the entry, and by how much a right one may differ from it."""
+    numbers = [number for number, output in enumerate(outputs) if output is not None]
+    eager, exact = (_run(exported, leaves, in_double=in_double) for in_double in (False, True))
+    return [_with_tolerance(eager[number], exact[number]) for number in numbers]
+
+
+def _with_tolerance(eager: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, float]:
+    if not eager.is_floating_point():
+        return eager, 0.0
+    truth = exact.double()
+    finite = truth.isfinite() & eager.double().isfinite()
+    errors, sizes = (eager.double() - truth)[finite].abs(), truth[finite].abs()
+    if not errors.numel():
+        return truth.to(eager.dtype), 0.0
+    rounding = torch.finfo(eager.dtype).eps * float(sizes.max())
+    return truth.to(eager.dtype), EAGER_ERRORS * float(errors.max()) + ROUNDINGS * rounding
+
+
+def _run(exported: ExportedProgram, leaves: Sequence[Any], *, in_double: bool) -> list[Any]:
+    """The flat results. A functional graph leaves the state and the arguments as they are."""
+    program = exported.program
+    remaining = iter(leaves)
+    inputs = [
+        next(remaining) if spec.kind is InputKind.USER_INPUT else program.state[str(spec.target)]
+        for spec in program.signature.inputs
+    ]
+    interpreter = _InDouble(program.module) if in_double else fx.Interpreter(program.module)
+    with torch.no_grad():
+        return list(interpreter.run(*inputs))
+
+
+class _InDouble(fx.Interpreter):
+    """Runs a graph in double precision, wherever it asks for a narrower one."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        args, kwargs = pytree.tree_map(_widened, (args, kwargs))
+        return pytree.tree_map(_widened, super().call_function(target, args, kwargs))
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in _WIDENED:
+        return value.double()
+    return torch.float64 if isinstance(value, torch.dtype) and value in _WIDENED else value
