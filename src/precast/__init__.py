@@ -29,9 +29,11 @@ _HOMES = {
     "SymIntArgument": "precast.export",
     "TensorArgument": "precast.export",
     "TokenArgument": "precast.export",
+    "aot_compile": "precast.packaging",
     "aot_export_joint_simple": "precast.autograd",
     "aot_export_module": "precast.autograd",
     "aot_function": "precast.autograd",
+    "aot_load": "precast.runtime",
     "aot_module": "precast.autograd",
     "aot_module_simplified": "precast.autograd",
     "capture_pre_autograd_graph": "precast.export",
@@ -154,9 +156,11 @@ if TYPE_CHECKING:
     from precast.ir.program import Program as Program
     from precast.ops.decompositions import default_decompositions as default_decompositions
     from precast.options import Options as Options
+    from precast.packaging import aot_compile as aot_compile
     from precast.packaging import package as package
     from precast.partition import default_partition as default_partition
     from precast.partition import min_cut_rematerialization_partition as min_cut_rematerialization_partition
     from precast.pipeline import functional_program as functional_program
     from precast.report.explain import explain as explain
     from precast.report.profile import profile as profile
+    from precast.runtime import aot_load as aot_load

@@ -177,7 +177,7 @@ def evaluate(content: Json, binding: Binding) -> Number:
     if name == "Rational":
         return Fraction(*arguments)  # type: ignore[arg-type]
     result = _FUNCTIONS[name][1](*(evaluate(argument, binding) for argument in arguments))
-    if isinstance(result, Rational) and not -MAX_NUMBER <= result <= MAX_NUMBER:
+    if isinstance(result, Rational) and not -MAX_NUMBER <= Fraction(result) <= MAX_NUMBER:
         raise OverflowError("a huge number")
     return result
 

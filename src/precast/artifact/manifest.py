@@ -85,7 +85,7 @@ _STATE: Shape = {
 }
 _TARGET: Shape = {
     "name": Text(r"[a-z0-9][a-z0-9._-]{0,60}"),
-    "file": _FILE_NAME,
+    "file": OneOf((_FILE_NAME, NOTHING)),
     "features": ListOf(Text(r"[a-z0-9_]{1,40}"), 300),
 }
 _MANIFEST: dict[str, Shape] = {
@@ -184,10 +184,10 @@ class StateRecord:
 
 @dataclass(frozen=True)
 class Target:
-    """Native code for processors that have all of these features."""
+    """Native code for processors that have all of these features; without a file, it is where the manifest is."""
 
     name: str
-    file: str
+    file: str | None
     features: tuple[str, ...]
 
 

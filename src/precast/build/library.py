@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import cpu_count
@@ -41,23 +43,67 @@ def build(
     onednn_prefix: Path | None = None,
 ) -> Library:
     """Build `sources`, or find them built; the compiler runs only for what is new."""
-    found = find_compiler(compiler)
-    onednn = find_onednn(onednn_prefix) if sources.needs_onednn else None
-    # The library is linked without a path to oneDNN: whoever loads the model has loaded it before.
-    link_flags = [*LINK_FLAGS, *extra_flags, *([str(onednn.library)] if onednn else [])]
-    flags = [*COMPILE_FLAGS, *extra_flags]
-    machine = [found.identity, processor_identity(), *flags, onednn.identity if onednn else ""]
-    headers = [part for header in sources.headers for part in (header.name, header.text)]
-    keys = {unit: content_key([*machine, *headers, unit.name, unit.text]) for unit in sources.units}
-    library_key = content_key([*keys.values(), *link_flags])
+    recipe = _Recipe(sources, find_compiler(compiler), tuple(extra_flags), _onednn(sources, onednn_prefix))
+    path = store.file(LIBRARIES, recipe.key, lambda target: recipe.link(target, store), suffix=".so")
+    return Library(recipe.key, path, recipe.needs)
 
-    def link(target: Path) -> None:
-        with showing_progress("Building native code", total=len(sources.units) + 1) as progress:
-            objects = _objects(sources, keys, found, flags, onednn, store, progress)
-            run_compiler(found, [*objects, *link_flags, "-o", target], what="to link the model")
 
-    path = store.file(LIBRARIES, library_key, link, suffix=".so")
-    return Library(library_key, path, (onednn.library.name,) if onednn else ())
+def build_file(
+    sources: Sources,
+    target: Path,
+    *,
+    store: Store,
+    compiler: str | None = None,
+    extra_flags: Sequence[str] = (),
+    data: Mapping[str, Path] | None = None,
+) -> Library:
+    """Build `sources` to `target`, which appears complete or not at all; only the compiled units are kept in the store.
+
+    The bytes of the files in `data` are linked in as read-only memory that begins at a page, under these symbols.
+    """
+    recipe = _Recipe(sources, find_compiler(compiler), tuple(extra_flags), _onednn(sources, None))
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        linked = Path(scratch) / target.name
+        objects = [_data_object(name, path, Path(scratch), recipe.compiler) for name, path in (data or {}).items()]
+        recipe.link(linked, store, objects)
+        os.replace(linked, target)
+    return Library(recipe.key, target, recipe.needs)
+
+
+def _onednn(sources: Sources, prefix: Path | None) -> OneDnn | None:
+    return find_onednn(prefix) if sources.needs_onednn else None
+
+
+class _Recipe:
+    """How one library is made, and the keys of what it is made of."""
+
+    def __init__(self, sources: Sources, compiler: Compiler, extra_flags: tuple[str, ...], onednn: OneDnn | None):
+        self.sources, self.compiler, self.onednn = sources, compiler, onednn
+        # The library is linked without a path to oneDNN: whoever loads the model has loaded it before.
+        self.link_flags = [*LINK_FLAGS, *extra_flags, *([str(onednn.library)] if onednn else [])]
+        self.flags = [*COMPILE_FLAGS, *extra_flags]
+        machine = [compiler.identity, processor_identity(), *self.flags, onednn.identity if onednn else ""]
+        headers = [part for header in sources.headers for part in (header.name, header.text)]
+        self.keys = {unit: content_key([*machine, *headers, unit.name, unit.text]) for unit in sources.units}
+        self.key = content_key([*self.keys.values(), *self.link_flags])
+        self.needs = (onednn.library.name,) if onednn else ()
+
+    def link(self, target: Path, store: Store, further: Sequence[Path] = ()) -> None:
+        with showing_progress("Building native code", total=len(self.sources.units) + 1) as progress:
+            objects = _objects(self.sources, self.keys, self.compiler, self.flags, self.onednn, store, progress)
+            run_compiler(self.compiler, [*objects, *further, *self.link_flags, "-o", target], what="to link the model")
+
+
+def _data_object(symbol: str, path: Path, folder: Path, compiler: Compiler) -> Path:
+    """A file's bytes as an object file, in a section that the linker may put any distance away from code."""
+    source, made = folder / f"{symbol}.s", folder / f"{symbol}.o"
+    lines = [
+        '.section .lrodata,"al",@progbits', ".balign 4096", f".globl {symbol}", f".hidden {symbol}", f"{symbol}:",
+        f".incbin {json.dumps(str(path.resolve()))}", '.section .note.GNU-stack,"",@progbits',
+    ]  # fmt: skip
+    source.write_text("\n".join(lines) + "\n")
+    run_compiler(compiler, ["-c", source, "-o", made], what="to put data into a library")
+    return made
 
 
 def find_library(key: str, needs: tuple[str, ...], *, store: Store) -> Library:

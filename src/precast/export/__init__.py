@@ -1,8 +1,9 @@
 """The program as an object that people inspect, rewrite, ship and reload, with its contract written down."""
 
 import sys
+from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precast.capture import Dim
 from precast.export.export import export
@@ -41,12 +42,28 @@ __all__ = [
     "SymIntArgument",
     "TensorArgument",
     "TokenArgument",
+    "aot_compile",
+    "aot_load",
     "capture_pre_autograd_graph",
     "export",
     "load",
     "save",
     "unflatten",
 ]
+
+
+if TYPE_CHECKING:
+    from precast.packaging import aot_compile
+    from precast.runtime import aot_load
+
+# Stand above this package or need no torch, so that they are imported when first used.
+_ELSEWHERE = {"aot_compile": "precast.packaging", "aot_load": "precast.runtime"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module 'precast.export' has no attribute {name!r}")
+    return getattr(import_module(_ELSEWHERE[name]), name)
 
 
 class _CallablePackage(ModuleType):

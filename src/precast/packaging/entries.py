@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,15 +18,16 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
 
 class CallableModule(torch.nn.Module):
-    """A plain function as a module, so that it can be exported."""
+    """A plain function as a module, so that it can be exported; its arguments keep their names."""
 
     def __init__(self, function: Callable[..., Any]):
         super().__init__()
-        self.function = function
-        self.__signature__ = None
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+        @functools.wraps(function)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        self.forward = forward
 
 
 def exported_entries(

@@ -63,9 +63,9 @@ class InterpretedEntry:
         with torch.no_grad():
             results = fx.Interpreter(program.module).run(*inputs)
         outputs: list[torch.Tensor] = []
-        for result, spec in zip(results, program.signature.outputs, strict=True):
-            if spec.kind in STATE_UPDATES:
-                self.state[self.state_names[str(spec.target)]] = result.clone()
+        for result, output in zip(results, program.signature.outputs, strict=True):
+            if output.kind in STATE_UPDATES:
+                self.state[self.state_names[str(output.target)]] = result.clone()
             elif isinstance(result, torch.Tensor):
                 outputs.append(result.clone())
         return outputs
@@ -89,9 +89,8 @@ class TorchState:
         if old.dtype is torch.bfloat16 and new.dtype is torch.uint16:
             new = new.view(torch.bfloat16)
         if (old.dtype, old.shape) != (new.dtype, new.shape):
-            raise ValueError(
-                f"state '{name}': expected {old.dtype} {tuple(old.shape)}, got {new.dtype} {tuple(new.shape)}"
-            )
+            expected, came = (f"{each.dtype} {tuple(each.shape)}" for each in (old, new))
+            raise ValueError(f"state '{name}': expected {expected}, got {came}")
         self.tensors[name] = new.detach().clone()
 
 

@@ -6,7 +6,8 @@ After:  a loop program that reads ``x`` and the state ``weight`` and ``count``, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +17,7 @@ from precast.codegen.describe import Entry
 from precast.compilers.native import lower_segments
 from precast.compilers.native_decompositions import native_decompositions
 from precast.compilers.native_lowering import SegmentInputs, segment_graph, segment_inputs
+from precast.compilers.native_random import SEED_NAME, draw_from_streams, seed_as_input
 from precast.compilers.native_sizes import SizeReader, size_readers
 from precast.compilers.native_split import Segment, is_size, may_be_native, split_graph
 from precast.errors import LoweringError
@@ -25,7 +27,7 @@ from precast.functionalize import functionalized
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.program import FallbackStep, LoopProgram, SizeSource
-from precast.ir.node_meta import source_line_of, value_of
+from precast.ir.node_meta import set_value, source_line_of, value_of
 from precast.ir.program import Program
 from precast.ir.signature import InputKind, OutputKind
 from precast.lower import lower_graph
@@ -36,7 +38,11 @@ from precast.tracing.retrace import as_flat_function
 from precast.tracing.session import tracing_session
 from precast.tracing.trace import trace
 
+RANDOM_SEED = "random.seed"
+"""The state that a program's random numbers follow from: one whole number."""
 STATE_UPDATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+_BOOKKEEPING = (operator.getitem, torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
+"""What surrounds operators with effects, and says nothing to people."""
 _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -45,11 +51,13 @@ class NativeProgram:
     """An entry to generate code for.
 
     ``outputs``: for each result of the program, the number of the output that holds it, counting only those that the
-    caller gets; ``None`` for constants, sizes and updates of the state.
+    caller gets; ``None`` for constants, sizes and updates of the state. ``draws``: whether it draws random numbers, and
+    so reads and updates the state ``RANDOM_SEED``.
     """
 
     entry: Entry
     outputs: tuple[int | None, ...]
+    draws: bool
 
 
 def native_program(exported: ExportedProgram, *, name: str, state_names: Mapping[str, str]) -> NativeProgram:
@@ -58,20 +66,43 @@ def native_program(exported: ExportedProgram, *, name: str, state_names: Mapping
     Operators that only torch can run are refused, all at once.
     """
     program = exported.program
-    module = _simplified(program)
+    module, seed = _with_seed_as_state(_simplified(program))
     _refuse_what_needs_torch(module, name)
-    inputs = dict(zip(placeholders_of(module.graph), program.signature.inputs, strict=True))
+    inputs = dict(zip(placeholders_of(module.graph), program.signature.inputs, strict=seed is None))
     used = {node for each in _computing_nodes(module.graph) for node in each.all_input_nodes}
     used |= {node for node in results_of(module.graph) if isinstance(node, fx.Node)}
     taken = [node for node, spec in inputs.items() if spec.kind is InputKind.USER_INPUT and _is_passed(node)]
-    state = [node for node, spec in inputs.items() if spec.kind in _STATE_KINDS and node in used]
-    results = [node for node in results_of(module.graph) if _is_tensor(node)]
-    segment = Segment(True, _computing_nodes(module.graph), (*taken, *state), tuple(results))  # type: ignore[arg-type]
-    lowered = _lower(segment, name)
-    weights = {node.name: state_names[str(inputs[node].target)] for node in state}
-    updates, outputs = _numbered_outputs(module.graph, program, lowered, state_names)
+    state = {
+        node: state_names[str(spec.target)]
+        for node, spec in inputs.items()
+        if spec.kind in _STATE_KINDS and node in used
+    }
+    if seed is not None:
+        state[seed] = RANDOM_SEED
+    results = tuple(node for node in results_of(module.graph) if isinstance(node, fx.Node) and _is_tensor(node))
+    lowered = _lower(Segment(True, _computing_nodes(module.graph), (*taken, *state), results), name)
+    targets = [state_names[str(spec.target)] if spec.kind in STATE_UPDATES else None
+               for spec in program.signature.outputs]  # fmt: skip
+    updates, outputs = _numbered_outputs(module.graph, lowered, [*targets, *([RANDOM_SEED] if seed else [])])
     ranges = {str(s.symbol.name): (s.range.lower, s.range.upper) for s in program.sizes.symbols}
-    return NativeProgram(Entry(lowered, plan(lowered), weights, updates, ranges), outputs)
+    weights = {node.name: name for node, name in state.items()}
+    entry = Entry(lowered, plan(lowered), weights, updates, ranges)
+    return NativeProgram(entry, outputs[: len(targets)], draws=seed is not None)
+
+
+def _with_seed_as_state(module: fx.GraphModule) -> tuple[fx.GraphModule, fx.Node | None]:
+    """The graph with its random numbers drawn from a seed that it takes as its last input, and gives anew as its last
+    result: every call draws others.
+    """
+    module = seed_as_input(draw_from_streams(module))
+    seed = next((node for node in placeholders_of(module.graph) if node.name == SEED_NAME), None)
+    if seed is not None:
+        output = module.graph.output_node()
+        with module.graph.inserting_before(output):
+            following = module.graph.call_function(torch.ops.aten.add.Tensor, (seed, 1))
+        set_value(following, value_of(seed))
+        output.args = ((*results_of(module.graph), following),)
+    return module, seed
 
 
 def _simplified(program: Program) -> fx.GraphModule:
@@ -108,7 +139,7 @@ def _refuse_what_needs_torch(module: fx.GraphModule, name: str) -> None:
     missing = list(_needing_torch(module))
     if missing:
         raise LoweringError(
-            f"{name!r} cannot run without torch: " + "; ".join(dict.fromkeys(missing)),
+            f"{name!r} cannot run without torch:" + "".join(f"\n       {each}" for each in dict.fromkeys(missing)),
             why="these operators have no native rule, and a call back into torch needs torch",
             fix="replace them, keep them out of what is packaged, or use precast.compile in process",
         )
@@ -116,9 +147,11 @@ def _refuse_what_needs_torch(module: fx.GraphModule, name: str) -> None:
 
 def _needing_torch(module: fx.GraphModule) -> Iterator[str]:
     """What torch would have to run, with the user's lines."""
-    foreign = [node for node in _computing_nodes(module.graph) if not may_be_native(node)]
-    for node in foreign:
-        yield f"{node.target} at {source_line_of(node) or node.name}"
+    for node in _computing_nodes(module.graph):
+        if not may_be_native(node) and node.target not in _BOOKKEEPING:
+            # An operator with an effect stands, behind its token, inside another that orders effects.
+            called = node.args[1] if str(node.target) == "with_effects" else node.target
+            yield f"{called} at {source_line_of(node) or node.name}"
     for entry in lower_segments(split_graph(module)):
         for step in entry.program.steps:
             if isinstance(step, FallbackStep):
@@ -157,17 +190,17 @@ def _without_size_inputs(program: LoopProgram, inputs: SegmentInputs, readers: M
 
 
 def _numbered_outputs(
-    graph: fx.Graph, program: Program, lowered: LoopProgram, state_names: Mapping[str, str]
+    graph: fx.Graph, lowered: LoopProgram, targets: Sequence[str | None]
 ) -> tuple[dict[str, str], tuple[int | None, ...]]:
-    """Which outputs update which state, and which of the rest holds which result."""
+    """Which outputs update which state, as the targets say, and which of the rest holds which result."""
     updates: dict[str, str] = {}
     numbers: list[int | None] = []
     buffers = iter(lowered.results)
     count = 0
-    for node, spec in zip(results_of(graph), program.signature.outputs, strict=True):
+    for node, target in zip(results_of(graph), targets, strict=True):
         buffer = next(buffers) if _is_tensor(node) else None
-        if isinstance(buffer, Buffer) and spec.kind in STATE_UPDATES:
-            updates[buffer.name] = state_names[str(spec.target)]
+        if isinstance(buffer, Buffer) and target is not None:
+            updates[buffer.name] = target
             numbers.append(None)
         elif isinstance(buffer, Buffer):
             numbers.append(count)

@@ -29,7 +29,7 @@ from precast.export.serialize.document import to_document
 from precast.options import Options, as_options
 from precast.packaging.calls import call_to_json
 from precast.packaging.entries import exported_entries
-from precast.packaging.native_program import native_program
+from precast.packaging.native_program import RANDOM_SEED, native_program
 from precast.packaging.samples import Call, calls_to_sample, entry_samples
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
 from precast.packaging.targets import BuildTarget, build_targets
@@ -122,6 +122,8 @@ def prepare_entry(name: str, exported: ExportedProgram, storages: SharedStorages
     """Lower one program over the storages that it shares with the others."""
     content, state_names = storages.add(name, to_document(exported))
     native = native_program(exported, name=name, state_names=state_names)
+    if native.draws and RANDOM_SEED not in storages.state:
+        storages.add_number(RANDOM_SEED)
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     call = call_to_json(exported, native.outputs)
     kept, tensors = entry_samples(name, exported, native.outputs, calls_to_sample(samples, name, exported))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from precast.artifact.package import whole_weight
 from precast.artifact.schema import Json
 from precast.artifact.weights import Weight
 from precast.errors import InputValueError
@@ -53,6 +54,12 @@ class SharedStorages:
             if member in (STATE, CONSTANTS)
         }
         return {**document.content, "tensors": records}, names
+
+    def add_number(self, name: str) -> None:
+        """One more piece of state: a whole number, which starts at 0."""
+        weight = Weight("i64", np.zeros((), np.int64))
+        self.weights[name] = weight
+        self.state[name] = whole_weight(name, weight)
 
     def _store(self, entry: str, member: str, name: str, weight: Weight) -> str:
         """Keep a storage, unless it is there; gives its path."""

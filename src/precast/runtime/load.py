@@ -55,6 +55,8 @@ def load(
 
 def _native(package: Package, threads: int, wanted: str | None) -> Model:
     chosen = choose_target(package.manifest.targets, processor_features(), wanted=wanted)
+    if chosen.file is None:
+        raise damaged(f"the target {chosen.name!r} has no file", "a package holds its code in files")
     code = package.code(chosen.file)
     preload(package.manifest.libraries)
     library = load_library_bytes(code, name="model.so")

@@ -135,6 +135,8 @@ def as_tensor(value: object, *, name: str) -> Tensor:
         return np.asarray(value, np.int64)
     if isinstance(value, np.ndarray) or is_torch_tensor(value):
         return value  # type: ignore[return-value]
+    if isinstance(value, np.generic):
+        return np.asarray(value)
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
     raise InputTypeError(

@@ -1,0 +1,100 @@
+"""A module or function → one shared library that holds code, weights, and how it is called."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from precast.artifact.manifest import manifest_text, packed_entry
+from precast.artifact.schema import Json
+from precast.artifact.weights import weight_pieces
+from precast.build.library import build_file
+from precast.cache import content_key, open_store
+from precast.codegen.describe import describe_entry
+from precast.codegen.generate import generate
+from precast.codegen.host import Embedded
+from precast.export.export import export
+from precast.export.serialize.document import to_document
+from precast.options import Options, as_options
+from precast.packaging.calls import call_to_json
+from precast.packaging.entries import DEFAULT_NAME, as_module
+from precast.packaging.native_program import RANDOM_SEED, native_program
+from precast.packaging.package import stored_places
+from precast.packaging.storages import SharedStorages, refuse_shared_updates
+from precast.packaging.targets import NATIVE, build_targets
+
+WEIGHTS_SYMBOL = "precast_embedded_weights"
+
+
+def aot_compile(
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    options: Options | Mapping[str, Any] | None = None,
+    remove_runtime_assertions: bool = False,
+    disable_constraint_solver: bool = False,
+    same_signature: bool = True,
+) -> str:
+    """Compile a module or function for this machine into one shared library, and give its path.
+
+    The library needs nothing but oneDNN: code, weights and the signature are in it. ``aot_load`` loads it, and so does
+    any program that speaks ``precast.h``.
+
+    ``options`` are those of ``precast.compile``, and ``output_path``: where to write. By default that is a file in the
+    folder ``aot`` of the cache directory, named by what is in it; nobody removes it.
+    With ``remove_runtime_assertions``, calls do not check what tracing assumed about sizes, beyond their ranges.
+    With ``same_signature=False``, the loaded function takes the flat tensors of a call and gives flat tensors.
+    ``disable_constraint_solver`` is accepted for calls written for PyTorch: here, nothing is solved.
+    """
+    chosen, output = _choices(options)
+    exported = export(as_module(f), tuple(args), kwargs, dynamic_shapes=dynamic_shapes)
+    storages = SharedStorages()
+    _, state_names = storages.add(DEFAULT_NAME, to_document(exported))
+    native = native_program(exported, name=DEFAULT_NAME, state_names=state_names)
+    if native.draws:
+        storages.add_number(RANDOM_SEED)
+    refuse_shared_updates(storages.state, set(native.entry.updates.values()))
+    call = call_to_json(exported, native.outputs, checks_sizes=not remove_runtime_assertions)
+    entry = packed_entry(describe_entry(native.entry), call=call if same_signature else None)
+    (target,) = build_targets([NATIVE])
+    manifest = _manifest(entry, storages, target.features)
+    store = open_store(chosen)
+    with tempfile.TemporaryDirectory(prefix="precast-") as scratch, store.held():
+        weights = Path(scratch) / "weights.safetensors"
+        with weights.open("wb") as file:
+            file.writelines(weight_pieces(storages.weights) if storages.weights else [])
+        embedded = Embedded(WEIGHTS_SYMBOL, weights.stat().st_size, manifest)
+        sources = generate([native.entry], storages=stored_places(storages.state), embedded=embedded)
+        data = {WEIGHTS_SYMBOL: weights} if storages.weights else {}
+        path = output or _default_path(chosen, [unit.text for unit in sources.units], weights)
+        build_file(sources, path, store=store, compiler=chosen.compiler, data=data)
+    return str(path)
+
+
+def _choices(options: Options | Mapping[str, Any] | None) -> tuple[Options, Path | None]:
+    if not isinstance(options, Mapping):
+        return as_options(options), None
+    given = dict(options)
+    output = given.pop("output_path", None)
+    return as_options(given), None if output is None else Path(output).absolute()
+
+
+def _manifest(entry: Json, storages: SharedStorages, features: Sequence[str]) -> str:
+    """What the library says of itself, as text in ASCII."""
+    targets: list[Json] = [{"name": NATIVE, "file": None, "features": list(features)}]
+    text = manifest_text({}, entries=[entry], state=storages.state, targets=targets)
+    return json.dumps(json.loads(text))
+
+
+def _default_path(options: Options, sources: Sequence[str], weights: Path) -> Path:
+    folder = options.cache_directory / "aot"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with weights.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return folder / f"{content_key([*sources, digest])}.so"
