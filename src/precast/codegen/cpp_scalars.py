@@ -58,7 +58,7 @@ class Expressions:
             if number in texts:
                 continue
             text = self._text(value, lambda operand: texts[numbers[id(operand)]])
-            is_leaf = isinstance(value, Constant | Accumulated)
+            is_leaf = isinstance(value, Constant | Accumulated) or _is_number(value)
             if not is_leaf and (number in names or readers[number] > 1):
                 name = self.namer.fresh(names.get(number, f"t{len(lines)}"))
                 lines.append(f"const {CPP_TYPES[value.dtype]} {name} = {_unwrapped(text)};")
@@ -90,9 +90,12 @@ class Expressions:
         match value:
             case Load(buffer, indices, guard):
                 element = f"{self.pointers[buffer]}[{_place(buffer.offset(indices), text_of)}]"
+                element = f"({element} != 0)" if buffer.dtype == "bool" else element
                 return element if guard is None else f"({text_of(guard)} ? {element} : {CPP_TYPES[value.dtype]}(0))"
             case Constant(number, dtype):
                 return literal(number, dtype)
+            case IndexValue(index, dtype) if index.constant is not None:
+                return literal(index.constant, dtype)
             case IndexValue(index, dtype):
                 return f"static_cast<{CPP_TYPES[dtype]}>({_place(index, text_of)})"
             case Apply(operation, arguments, dtype):
@@ -103,6 +106,10 @@ class Expressions:
                 return self.accumulators[accumulator]
             case Named(_, inner):
                 return text_of(inner)
+
+
+def _is_number(value: Scalar) -> bool:
+    return isinstance(value, IndexValue) and value.index.constant is not None
 
 
 def _place(index: Index, text_of: Callable[[Scalar], str]) -> str:

@@ -14,6 +14,8 @@ CPP_TYPES = {
     "f64": "double", "f32": "float", "f16": "precast::float16", "bf16": "precast::bfloat16", "i64": "int64_t",
     "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "bool",
 }  # fmt: skip
+# GCC does not vectorize what reads a bool from memory, but does what reads a byte.
+MEMORY_TYPES = {**CPP_TYPES, "bool": "uint8_t"}
 DLPACK_TYPES = {
     "f64": (2, 64), "f32": (2, 32), "f16": (2, 16), "bf16": (4, 16), "i64": (0, 64),
     "i32": (0, 32), "i16": (0, 16), "i8": (0, 8), "u8": (1, 8), "bool": (6, 8),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from precast.codegen import timers
-from precast.codegen.cpp_types import CPP_TYPES, DLPACK_TYPES, Namer, identifier, index_text
+from precast.codegen.cpp_types import DLPACK_TYPES, MEMORY_TYPES, Namer, identifier, index_text
 from precast.codegen.describe import Entry, Storage, describe_entry, state_buffers
 from precast.codegen.kernels import KernelFunction
 from precast.ir.loops.buffers import Buffer, View
@@ -132,7 +132,7 @@ class _EntryWriter:
                 return self._fallback_call(step, self.fallbacks - 1)
 
     def _pointer(self, buffer: Buffer, address: str) -> str:
-        spelling = CPP_TYPES[buffer.dtype]
+        spelling = MEMORY_TYPES[buffer.dtype]
         cast = (
             f"static_cast<{spelling}*>"
             if address.startswith(("frame.in", "frame.out"))

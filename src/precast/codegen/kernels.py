@@ -12,10 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from precast.codegen.accumulators import (
+    BLOCK,
+    LANE_BLOCK,
+    clause,
+    combined,
+    combined_in_vector,
+    declaration,
+    joined,
+    neutral,
+    with_parts,
+)
 from precast.codegen.cpp_scalars import Expressions, subscript_text
-from precast.codegen.cpp_types import CPP_TYPES, Namer, identifier, index_text, literal
+from precast.codegen.cpp_types import CPP_TYPES, MEMORY_TYPES, Namer, identifier, index_text
+from precast.codegen.work import condition, may_be_large
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, Symbol, Variable, atom, atoms, coefficient_of, constant, product
+from precast.ir.loops.index import Index, Symbol, Variable, atom, atoms, coefficient_of, constant
 from precast.ir.loops.program import (
     Kernel,
     Loop,
@@ -29,18 +41,13 @@ from precast.ir.loops.program import (
     variables_of,
     written_by,
 )
-from precast.ir.loops.scalars import LIGHT, Accumulator, Apply, IndexValue, Scalar, walk
+from precast.ir.loops.scalars import Accumulator, IndexValue, walk
 
-PARALLEL_WORK = 32768
-"""Loops of less work than this, in operations, run in one thread: starting the others costs more."""
 PARTS = 64
 """How many pieces a sum over everything is cut into."""
 
-LANES = 64
+LANES = 256
 """How many iterations of an outer loop are carried through an inner loop together."""
-
-_REDUCTIONS = {"sum": "+", "prod": "*", "max": "precast::nan_max", "min": "precast::nan_min", "any": "||", "all": "&&"}
-_HEAVY_OPERATION = 16
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,8 @@ def write_kernel(kernel: Kernel, name: str) -> KernelFunction:
     namer.taken |= set(map(identifier, sizes))
     pointers = {buffer: namer.fresh(buffer.name) for buffer in buffers}
     written = set(written_by(kernel))
-    parameters = [f"{'' if buffer in written else 'const '}{CPP_TYPES[buffer.dtype]}* __restrict__ {pointers[buffer]}"
-                  for buffer in buffers]  # fmt: skip
+    types = {buffer: ("" if buffer in written else "const ") + MEMORY_TYPES[buffer.dtype] for buffer in buffers}
+    parameters = [f"{types[buffer]}* __restrict__ {pointers[buffer]}" for buffer in buffers]
     parameters += [f"const int64_t {identifier(size)}" for size in sizes]
     header = f"void {name}({', '.join(parameters)})"
     lines = [f"// {origin}" for origin in kernel.origins]
@@ -89,6 +96,7 @@ class _KernelWriter:
     def __init__(self, namer: Namer, pointers: dict[Buffer, str]):
         self.namer, self.pointers = namer, pointers
         self.accumulators: dict[Accumulator, str] = {}
+        self.in_vector: set[Accumulator] = set()
         self.expressions = Expressions(namer, pointers, self.accumulators)
 
     def top_level(self, body: tuple[Statement, ...]) -> list[str]:
@@ -126,9 +134,19 @@ class _KernelWriter:
             if isinstance(statement, Store):
                 lines.append(self.store(statement, values))
             else:
-                name = self.accumulators[statement.accumulator]
-                lines.append(_combined(statement.accumulator.kind, name, values[id(statement.value)]))
+                lines += self.accumulate(statement.accumulator, values[id(statement.value)])
         return lines
+
+    def accumulate(self, accumulator: Accumulator, value: str) -> list[str]:
+        name = self.accumulators[accumulator]
+        if accumulator not in self.in_vector:
+            return [combined(accumulator.kind, name, value)]
+        if accumulator.kind in ("max", "min") and not value.isidentifier():
+            # It is read more than once.
+            candidate = f"{name}_next"
+            line = f"const {CPP_TYPES[accumulator.dtype]} {candidate} = {value};"
+            return [line, *combined_in_vector(accumulator, name, candidate)]
+        return combined_in_vector(accumulator, name, value)
 
     def store(self, store: Store, values: dict[int, str]) -> str:
         offset = store.buffer.offset(store.indices)
@@ -137,27 +155,63 @@ class _KernelWriter:
         value, dtype = values[id(store.value)], store.buffer.dtype
         if store.combine is None:
             text = f"{element} = {value};"
+        elif dtype == "bool":
+            text = f"{element} {'|' if store.combine in ('sum', 'max') else '&'}= {value};"
         elif dtype in ("f16", "bf16"):
             text = f"{element} = precast::combine_{store.combine}({element}, {value});"
         else:
-            text = _combined(store.combine, element, value)
+            text = combined(store.combine, element, value)
         return text if store.guard is None else f"if ({values[id(store.guard)]}) {text}"
 
     def loop(self, loop: Loop, *, is_outermost: bool) -> list[str]:
         if not loop.accumulators and _runs_along_outer(loop):
             return self.lane_loop(loop, is_outermost=is_outermost)
         lines = self.declare(loop.accumulators)
-        is_innermost = not any(isinstance(statement, Loop) for statement in loop.body)
-        pragmas = _pragmas(loop, is_outermost=is_outermost, is_innermost=is_innermost)
-        reduction = self.reduction_clause(loop.accumulators) if is_innermost else ""
-        headers = [_header(variable) for variable in loop.variables]
-        inner = _scoped(self.body(loop.body), is_alone=bool(headers))
-        for position in reversed(range(len(headers))):
-            pragma = pragmas.get(position, "")
-            # A vector's accumulators must be declared in the loop that is a vector, not in one around it.
-            pragma += reduction if position == len(headers) - 1 and pragma else ""
-            inner = [*([pragma] if pragma else []), headers[position], *_indented(inner), "}"]
+        if loop.accumulators and loop.variables and not _has_inner_loop(loop):
+            return lines + self.reduction(loop)
+        pragmas = _pragmas(loop, is_outermost=is_outermost, is_innermost=not _has_inner_loop(loop))
+        inner = _scoped(self.body(loop.body), is_alone=bool(loop.variables))
+        for position, variable in reversed(list(enumerate(loop.variables))):
+            pragma = [pragmas[position]] if position in pragmas else []
+            inner = [*pragma, _header(variable), *_indented(inner), "}"]
         return lines + inner
+
+    def reduction(self, loop: Loop, bounds: tuple[str, str] | None = None) -> list[str]:
+        """An innermost loop that reduces into totals declared before; `bounds` are those of its first variable."""
+        *outer, last = loop.variables
+        inner = self.vector_reduction(loop, last, bounds if not outer else None)
+        for position, variable in reversed(list(enumerate(outer))):
+            header = _header(variable, bounds if position == 0 else None)
+            inner = [header, *_indented(inner), "}"]
+        return inner
+
+    def vector_reduction(self, loop: Loop, variable: Variable, bounds: tuple[str, str] | None) -> list[str]:
+        """The last variable of a reduction as a vector, in blocks where that keeps digits."""
+        if not _is_free(loop, variable):
+            return [_header(variable, bounds), *_indented(self.body(loop.body)), "}"]
+        parts = with_parts(loop, extremes=True)
+        has_sum = any(part.kind == "sum" for part in parts.of.values())
+        names = {part: self.namer.fresh(part.name) for part in parts.of.values()}
+        self.accumulators.update(names)
+        self.in_vector |= set(names)
+        start, stop = bounds or ("0", index_text(variable.extent))
+        is_long = has_sum and not _is_at_most(variable.extent, BLOCK)
+        block = self.namer.fresh(f"{variable.name}_block")
+        inner_stop = f"{block}_end" if is_long else stop
+        lines = [line for part, name in names.items() for line in declaration(part, name, is_vector=True)]
+        clauses = "".join(clause(each, self.accumulators[each]) for each in parts.loop.accumulators)
+        lines.append(f"#pragma omp simd{clauses}")
+        lines += [
+            _header(variable, (block if is_long else start, inner_stop)),
+            *_indented(self.body(parts.loop.body)),
+            "}",
+        ]
+        lines += [joined(total, self.accumulators[total], part, names[part]) for total, part in parts.of.items()]
+        if not is_long:
+            return lines
+        end = f"const int64_t {inner_stop} = std::min<int64_t>({block} + {BLOCK}, {stop});"
+        header = f"for (int64_t {block} = {start}; {block} < {stop}; {block} += {BLOCK}) {{"
+        return [header, *_indented([end, *lines]), "}"]
 
     def lane_loop(self, loop: Loop, *, is_outermost: bool) -> list[str]:
         """The last variable in blocks, each block carried through the body as one vector."""
@@ -170,11 +224,11 @@ class _KernelWriter:
         inner = [count, *self.lane_body(loop.body, lanes)]
         for header in reversed(headers):
             inner = [header, *_indented(inner), "}"]
-        if not is_outermost or not _may_be_large(loop):
+        if not is_outermost or not may_be_large(loop):
             return inner
         collapse = f" collapse({len(headers)})" if len(headers) > 1 else ""
         # The count depends on the block, so it is not part of the loops that are joined.
-        return [f"#pragma omp parallel for{collapse}{_condition(loop)}", *inner]
+        return [f"#pragma omp parallel for{collapse}{condition(loop)}", *inner]
 
     def lane_body(self, body: tuple[Statement, ...], lanes: _Lanes) -> list[str]:
         lines: list[str] = []
@@ -184,59 +238,71 @@ class _KernelWriter:
                 position = f"const int64_t {lanes.variable.name} = {lanes.block} + {lanes.lane};"
                 lines += lanes.loop([position, *self.straight(group)])
                 continue
-            for each in first.accumulators:
-                name = self.namer.fresh(each.name)
-                self.accumulators[each] = f"{name}[{lanes.lane}]"
-                lines.append(f"{CPP_TYPES[each.dtype]} {name}[{LANES}];")
-                lines += lanes.loop([f"{self.accumulators[each]} = {_neutral(each)};"])
-            inner = self.lane_body(first.body, lanes)
-            for variable in reversed(first.variables):
+            lines += self.declare_lanes(first.accumulators, lanes)
+            inner = self.lane_reduction(first, lanes) if first.variables else self.lane_body(first.body, lanes)
+            for variable in reversed(first.variables[:-1]):
                 inner = [_header(variable), *_indented(inner), "}"]
             lines += inner
         return lines
 
+    def lane_reduction(self, loop: Loop, lanes: _Lanes) -> list[str]:
+        """The last variable of a loop that is carried as lanes, in blocks where that keeps digits."""
+        variable = loop.variables[-1]
+        parts = with_parts(loop, extremes=False)
+        if not parts.of:
+            return [_header(variable), *_indented(self.lane_body(loop.body, lanes)), "}"]
+        is_long = not _is_at_most(variable.extent, LANE_BLOCK)
+        stop, block = index_text(variable.extent), self.namer.fresh(f"{variable.name}_block")
+        bounds = (block, f"{block}_end") if is_long else None
+        lines = self.declare_lanes(tuple(parts.of.values()), lanes)
+        lines += [_header(variable, bounds), *_indented(self.lane_body(parts.loop.body, lanes)), "}"]
+        joins = [joined(total, self.accumulators[total], part, self.accumulators[part])
+                 for total, part in parts.of.items()]  # fmt: skip
+        lines += lanes.loop(joins)
+        if not is_long:
+            return lines
+        end = f"const int64_t {block}_end = std::min<int64_t>({block} + {LANE_BLOCK}, {stop});"
+        header = f"for (int64_t {block} = 0; {block} < {stop}; {block} += {LANE_BLOCK}) {{"
+        return [header, *_indented([end, *lines]), "}"]
+
+    def declare_lanes(self, accumulators: tuple[Accumulator, ...], lanes: _Lanes) -> list[str]:
+        names = {each: self.namer.fresh(each.name) for each in accumulators}
+        self.accumulators.update({each: f"{name}[{lanes.lane}]" for each, name in names.items()})
+        lines = [f"{CPP_TYPES[each.dtype]} {name}[{LANES}];" for each, name in names.items()]
+        start = [f"{self.accumulators[each]} = {neutral(each)};" for each in accumulators]
+        return lines + (lanes.loop(start) if start else [])
+
     def declare(self, accumulators: tuple[Accumulator, ...]) -> list[str]:
-        lines = []
+        lines: list[str] = []
         for each in accumulators:
             self.accumulators[each] = self.namer.fresh(each.name)
-            lines.append(f"{CPP_TYPES[each.dtype]} {self.accumulators[each]} = {_neutral(each)};")
+            lines += declaration(each, self.accumulators[each])
         return lines
-
-    def reduction_clause(self, accumulators: tuple[Accumulator, ...]) -> str:
-        return "".join(f" reduction({_REDUCTIONS[each.kind]} : {self.accumulators[each]})" for each in accumulators)
 
     def split_reduction(self, loop: Loop) -> list[str]:
         """A reduction over everything: in parts, whose results are then combined in order."""
-        if not _may_be_large(loop):
+        if not may_be_large(loop):
             return self.loop(loop, is_outermost=False)
-        first, *others = loop.variables
         totals = self.declare(loop.accumulators)
         names = dict(self.accumulators)
         part_arrays = {each: self.namer.fresh(f"{self.accumulators[each]}_parts") for each in loop.accumulators}
-        part, count = self.namer.fresh("part"), index_text(first.extent)
+        part, count = self.namer.fresh("part"), index_text(loop.variables[0].extent)
         lines = totals + [f"{CPP_TYPES[each.dtype]} {array}[{PARTS}];" for each, array in part_arrays.items()]
         inner = self.declare(loop.accumulators)
-        rest = Loop(tuple(others), loop.body) if others else None
-        clause = self.reduction_clause(loop.accumulators)
-        body = self.vector_loop(rest, clause) if rest else self.body(loop.body)
-        header = (f"for (int64_t {first.name} = {part} * ({count}) / {PARTS}; "
-                  f"{first.name} < ({part} + 1) * ({count}) / {PARTS}; ++{first.name}) {{")  # fmt: skip
-        pragma = [] if rest or _has_inner_loop(loop) else [f"#pragma omp simd{clause}"]
-        inner += [*pragma, header, *_indented(body), "}"]
+        bounds = (f"{part} * ({count}) / {PARTS}", f"({part} + 1) * ({count}) / {PARTS}")
+        inner += self.nest(loop, bounds) if _has_inner_loop(loop) else self.reduction(loop, bounds)
         inner += [f"{array}[{part}] = {self.accumulators[each]};" for each, array in part_arrays.items()]
-        lines += [f"#pragma omp parallel for{_condition(loop)}",
+        lines += [f"#pragma omp parallel for{condition(loop)}",
                   f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *_indented(inner), "}"]  # fmt: skip
         self.accumulators.update(names)
-        combined = [_combined(each.kind, names[each], f"{array}[{part}]") for each, array in part_arrays.items()]
-        return [*lines, f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *_indented(combined), "}"]
+        results = [combined(each.kind, names[each], f"{array}[{part}]") for each, array in part_arrays.items()]
+        return [*lines, f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *_indented(results), "}"]
 
-    def vector_loop(self, loop: Loop, clause: str) -> list[str]:
+    def nest(self, loop: Loop, bounds: tuple[str, str]) -> list[str]:
+        """Loops one inside the other around a body with loops of its own; `bounds` are those of the first."""
         inner = self.body(loop.body)
-        is_innermost = not _has_inner_loop(loop)
         for position, variable in reversed(list(enumerate(loop.variables))):
-            header = _header(variable)
-            pragma = [f"#pragma omp simd{clause}"] if is_innermost and position == len(loop.variables) - 1 else []
-            inner = [*pragma, header, *_indented(inner), "}"]
+            inner = [_header(variable, bounds if position == 0 else None), *_indented(inner), "}"]
         return inner
 
 
@@ -261,16 +327,24 @@ def _runs_along_outer(loop: Loop) -> bool:
     score = 0
     for inner in statements_of(loop.body):
         if isinstance(inner, Loop) and inner.variables and not _has_inner_loop(inner):
-            for load in loads_of(inner.body):
-                offset = load.buffer.offset(load.indices)
-                score += coefficient_of(offset, loop.variables[-1]) == constant(1)
-                score -= coefficient_of(offset, inner.variables[-1]) == constant(1)
+            offsets = [load.buffer.offset(load.indices) for load in loads_of(inner.body)]
+            offsets += [store.buffer.offset(store.indices) for store in stores_of(inner.body)]
+            for offset in offsets:
+                strides = [coefficient_of(offset, each) for each in inner.variables]
+                # What does not change along the inner loop costs nothing there.
+                if any(stride != constant(0) for stride in strides):
+                    score += coefficient_of(offset, loop.variables[-1]) == constant(1)
+                    score -= strides[-1] == constant(1)
     return score > 0
 
 
-def _header(variable: Variable) -> str:
-    name = variable.name
-    return f"for (int64_t {name} = 0; {name} < {index_text(variable.extent)}; ++{name}) {{"
+def _header(variable: Variable, bounds: tuple[str, str] | None = None) -> str:
+    name, (start, stop) = variable.name, bounds or ("0", index_text(variable.extent))
+    return f"for (int64_t {name} = {start}; {name} < {stop}; ++{name}) {{"
+
+
+def _is_at_most(extent: Index, bound: int) -> bool:
+    return extent.constant is not None and extent.constant <= bound
 
 
 def _grouped(body: tuple[Statement, ...]) -> list[list[Statement]]:
@@ -299,14 +373,14 @@ def _pragmas(loop: Loop, *, is_outermost: bool, is_innermost: bool) -> dict[int,
     last = len(loop.variables) - 1
     free = [_is_free(loop, variable) for variable in loop.variables]
     pragmas = {last: "#pragma omp simd"} if is_innermost and free[-1] else {}
-    if not is_outermost or not _may_be_large(loop) or not free[0]:
+    if not is_outermost or not may_be_large(loop) or not free[0]:
         return pragmas
     if is_innermost and last == 0:
-        return {0: f"#pragma omp parallel for simd{_condition(loop)}"}
+        return {0: f"#pragma omp parallel for simd{condition(loop)}"}
     outer = last if is_innermost else last + 1
     outer = min(outer, (*free, False).index(False)) or 1
     collapse = f" collapse({outer})" if outer > 1 else ""
-    return {**pragmas, 0: f"#pragma omp parallel for{collapse}{_condition(loop)}"}
+    return {**pragmas, 0: f"#pragma omp parallel for{collapse}{condition(loop)}"}
 
 
 def _is_free(loop: Loop, variable: Variable) -> bool:
@@ -314,50 +388,8 @@ def _is_free(loop: Loop, variable: Variable) -> bool:
     return all(store.is_plain or atom(variable) in store.indices for store in stores_of(loop.body))
 
 
-def _work(loop: Loop) -> Index:
-    """Operations in all iterations, roughly."""
-    total = constant(0)
-    for statement in loop.body:
-        values = () if isinstance(statement, Loop) else statement_values(statement)
-        total = total + (_work(statement) if isinstance(statement, Loop) else sum(map(_value_work, values)))
-    return product(variable.extent for variable in loop.variables) * total
-
-
-def _value_work(value: Scalar) -> int:
-    operations = [each.operation for each in walk(value) if isinstance(each, Apply)]
-    return 1 + sum(1 if operation in LIGHT else _HEAVY_OPERATION for operation in operations)
-
-
-def _may_be_large(loop: Loop) -> bool:
-    work = _work(loop).constant
-    return work is None or work >= PARALLEL_WORK
-
-
-def _condition(loop: Loop) -> str:
-    work = _work(loop)
-    return "" if work.constant is not None else f" if ({index_text(work)} >= {PARALLEL_WORK})"
-
-
 def _has_inner_loop(loop: Loop) -> bool:
     return any(isinstance(statement, Loop) for statement in statements_of(loop.body))
-
-
-def _neutral(accumulator: Accumulator) -> str:
-    dtype, spelling = accumulator.dtype, CPP_TYPES[accumulator.dtype]
-    if accumulator.kind in ("max", "min"):
-        if dtype in ("f32", "f64"):
-            return f"{'-' if accumulator.kind == 'max' else ''}precast::infinity<{spelling}>"
-        return f"std::numeric_limits<{spelling}>::{'lowest' if accumulator.kind == 'max' else 'max'}()"
-    return literal({"sum": 0, "prod": 1, "any": False, "all": True}[accumulator.kind], dtype)
-
-
-def _combined(kind: str, name: str, value: str) -> str:
-    match kind:
-        case "max" | "min":
-            return f"{name} = precast::{kind}imum({name}, {value});"
-        case "any" | "all":
-            return f"{name} = {name} {_REDUCTIONS[kind]} {value};"
-    return f"{name} {_REDUCTIONS[kind]}= {value};"
 
 
 def _indented(lines: list[str]) -> list[str]:

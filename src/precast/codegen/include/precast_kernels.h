@@ -225,9 +225,4 @@ inline int64_t opaque(int64_t value) {
 inline int64_t floor_divide(int64_t a, int64_t b) { return a / b - ((a % b != 0) & ((a < 0) != (b < 0))); }
 inline int64_t floor_remainder(int64_t a, int64_t b) { return a - b * floor_divide(a, b); }
 
-#pragma omp declare reduction(nan_max : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t, bool : \
-        omp_out = precast::maximum(omp_out, omp_in)) initializer(omp_priv = omp_orig)
-#pragma omp declare reduction(nan_min : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t, bool : \
-        omp_out = precast::minimum(omp_out, omp_in)) initializer(omp_priv = omp_orig)
-
 }  // namespace precast
