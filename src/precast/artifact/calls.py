@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from precast.artifact.constants import read_constant
 from precast.artifact.expressions import check_expression
@@ -44,30 +44,26 @@ CALL_SHAPE: Shape = {
 _TENSOR_LEAF: Shape = {"dtype": Text(r"[a-z][a-z0-9_]{0,30}"), "shape": ListOf(ANYTHING, MAX_RANK)}
 
 
-@dataclass(frozen=True)
-class TensorLeaf:
+class TensorLeaf(NamedTuple):
     """A leaf that is a tensor; its sizes are numbers or expressions."""
 
     dtype: str
     shape: tuple[Json, ...]
 
 
-@dataclass(frozen=True)
-class SizeLeaf:
+class SizeLeaf(NamedTuple):
     """A leaf that is a whole number, which the expression must come to."""
 
     expression: Json
 
 
-@dataclass(frozen=True)
-class ConstantLeaf:
+class ConstantLeaf(NamedTuple):
     """A leaf that must be this value, or a result that always is."""
 
     value: Any
 
 
-@dataclass(frozen=True)
-class OutputResult:
+class OutputResult(NamedTuple):
     """A result that is an output of the program, by number."""
 
     number: int
@@ -77,8 +73,7 @@ Leaf = TensorLeaf | SizeLeaf | ConstantLeaf
 Result = OutputResult | SizeLeaf | ConstantLeaf
 
 
-@dataclass(frozen=True)
-class SizeSymbol:
+class SizeSymbol(NamedTuple):
     """A free size: its symbol, what people call it, where it is first seen, and the sizes that it may have."""
 
     symbol: str
@@ -92,8 +87,7 @@ class SizeSymbol:
         return f"{self.lower}..{'' if self.upper is None else self.upper}"
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(NamedTuple):
     """A condition on sizes under which the program is valid, and the user's line that made it one."""
 
     condition: Json

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from precast.artifact.calls import CallDescription, OutputResult, TensorLeaf, read_call
 from precast.artifact.schema import (
@@ -125,8 +126,7 @@ class TensorDescription:
         return (numbers[:rank], numbers[rank:]) if len(numbers) == 2 * rank else None
 
 
-@dataclass(frozen=True)
-class EntryDescription:
+class EntryDescription(NamedTuple):
     """What one entry takes and gives, and what it updates of the model's state."""
 
     name: str
@@ -136,24 +136,21 @@ class EntryDescription:
     updates: tuple[TensorDescription, ...] = ()
 
 
-@dataclass(frozen=True)
-class SampleOutput:
+class SampleOutput(NamedTuple):
     """An expected output: which stored tensor it is, and by how much a right result may differ from it."""
 
     tensor: str
     tolerance: float
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """Inputs to try an entry with: names of stored tensors, or whole numbers; and the outputs that it must give."""
 
     inputs: tuple[str | int, ...]
     outputs: tuple[SampleOutput, ...]
 
 
-@dataclass(frozen=True)
-class PackedEntry:
+class PackedEntry(NamedTuple):
     """One entry of a file.
 
     ``call`` is the original signature; an entry without one takes and gives flat tensors. ``program`` names the member
@@ -163,7 +160,7 @@ class PackedEntry:
     interface: EntryDescription
     call: CallDescription | None = None
     program: str | None = None
-    state_names: Mapping[str, str] = field(default_factory=dict)
+    state_names: Mapping[str, str] = MappingProxyType({})
     samples: tuple[Sample, ...] = ()
 
     @property
@@ -171,8 +168,7 @@ class PackedEntry:
         return self.interface.name
 
 
-@dataclass(frozen=True)
-class StateRecord:
+class StateRecord(NamedTuple):
     """Where a tensor of the model's state lies: in which stored weight, from which element, with which strides."""
 
     storage: str
@@ -182,8 +178,7 @@ class StateRecord:
     offset: int
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """Native code for processors that have all of these features; without a file, it is where the manifest is."""
 
     name: str
@@ -191,24 +186,22 @@ class Target:
     features: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class FileRecord:
+class FileRecord(NamedTuple):
     """Size and hash of one member of the archive."""
 
     size: int
     sha256: str
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(NamedTuple):
     """The checked content of ``manifest.json``."""
 
     entries: tuple[PackedEntry, ...]
     libraries: tuple[str, ...]
     files: Mapping[str, FileRecord]
-    state: Mapping[str, StateRecord] = field(default_factory=dict)
+    state: Mapping[str, StateRecord] = MappingProxyType({})
     targets: tuple[Target, ...] = ()
-    made_with: Mapping[str, str] = field(default_factory=dict)
+    made_with: Mapping[str, str] = MappingProxyType({})
 
 
 def parse_entry(text: str | bytes) -> EntryDescription:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,16 +27,14 @@ def native_member(target: str) -> str:
     return f"native/{target}/model.so"
 
 
-@dataclass(frozen=True)
-class NativeCode:
+class NativeCode(NamedTuple):
     """A shared library, and the processor features that it needs."""
 
     library: bytes
     features: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(NamedTuple):
     """An opened file: the manifest is checked, members are checked when asked for."""
 
     manifest: Manifest

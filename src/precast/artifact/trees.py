@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from precast.artifact.constants import read_constant
 from precast.artifact.schema import Json, damaged
@@ -17,8 +16,7 @@ _SEQUENCES = ("tuple", "list", "deque")
 _MAPPINGS = ("dict", "OrderedDict", "defaultdict")
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(NamedTuple):
     """A leaf, where there is no kind, or a container of that kind with children.
 
     ``keys``: of mappings, and the fields of named tuples and of classes where they are known. ``class_name``: of named

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ _HEADER: Shape = MapOf(
 )
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(NamedTuple):
     """A tensor's bytes, row-major; `carrier` is a numpy array of its bits (bf16 as 16-bit integers)."""
 
     dtype: str

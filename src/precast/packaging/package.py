@@ -126,7 +126,9 @@ def prepare_entry(name: str, exported: ExportedProgram, storages: SharedStorages
         storages.add_number(RANDOM_SEED)
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     call = call_to_json(exported, native.outputs)
-    kept, tensors = entry_samples(name, exported, native.outputs, calls_to_sample(samples, name, exported))
+    # What a program gives that draws random numbers is not known to torch, which draws others.
+    calls = [] if native.draws else calls_to_sample(samples, name, exported)
+    kept, tensors = entry_samples(name, exported, native.outputs, calls)
     return PreparedEntry(native.entry, text.encode(), call, state_names, kept, tensors)
 
 

@@ -19,7 +19,6 @@ from precast.errors import InputTypeError
 from precast.export.program import ExportedProgram
 from precast.ir.signature import ConstantArgument, InputKind
 from precast.ir.tensor_spec import dtype_name
-from precast.ops.facts import is_random
 
 EAGER_ERRORS, ROUNDINGS = 8, 32
 _WIDENED = (torch.float32, torch.float16, torch.bfloat16)
@@ -46,9 +45,6 @@ def entry_samples(
     name: str, exported: ExportedProgram, outputs: Sequence[int | None], calls: Sequence[Call]
 ) -> tuple[list[Json], dict[str, Weight]]:
     """What the manifest says of each sample, and the tensors that it refers to."""
-    if any(map(_draws, exported.graph.nodes)):
-        # What a random program gives depends on the state of a generator that is not part of the file.
-        return [], {}
     records: list[Json] = []
     tensors: dict[str, Weight] = {}
     for number, (args, kwargs) in enumerate(calls):
@@ -78,10 +74,6 @@ def as_weight(tensor: torch.Tensor) -> Weight:
     plain = tensor.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
     bits = plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain
     return Weight(dtype_name(plain.dtype), bits.numpy())
-
-
-def _draws(node: fx.Node) -> bool:
-    return node.op == "call_function" and is_random(node)
 
 
 def _expected(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from importlib import metadata
 from pathlib import Path
 
 from precast.errors import ArtifactError
@@ -42,6 +41,9 @@ def _installed(name: str) -> list[str]:
     usual = Path(sys.prefix) / "lib" / name
     if usual.exists():
         return [str(usual)]
+    # Slow to import, and hardly ever needed.
+    from importlib import metadata
+
     try:
         files = metadata.files(KNOWN[name]) or []
     except metadata.PackageNotFoundError:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -59,8 +59,7 @@ def short_name(code: int, bits: int) -> str:
     return _SHORT[code, bits]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """All of a tensor's description but its address: bytes of the structure, and the arrays they point to."""
 
     description: bytes

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,8 +15,7 @@ from precast.errors import ArtifactError
 from precast.runtime.tensors import Array
 
 
-@dataclass(frozen=True)
-class SampleCheck:
+class SampleCheck(NamedTuple):
     """One output of one sample: by how much it differs from what was expected, and by how much it may."""
 
     entry: str
