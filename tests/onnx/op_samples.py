@@ -56,6 +56,12 @@ def _model(op: OpInfo, leaves: list[Any], tree: pytree.TreeSpec) -> Callable[...
         remaining = iter(tensors)
         filled = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(filled, tree)
-        return [out for out in pytree.tree_leaves(op.get_op()(*args, **kwargs)) if isinstance(out, torch.Tensor)]
+        results = pytree.tree_leaves(op.get_op()(*args, **kwargs))
+        return [_as_real(result) for result in results if isinstance(result, torch.Tensor)]
 
     return call
+
+
+def _as_real(result: torch.Tensor) -> torch.Tensor:
+    """ONNX models give no complex numbers, but pairs of real ones."""
+    return torch.view_as_real(result.resolve_conj()) if result.is_complex() else result

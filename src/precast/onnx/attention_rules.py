@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from precast.onnx.opsets import op, op23
+from precast.onnx.opsets import number, op, op23
 from precast.onnx.rules import rule
 
 _SDPA = "aten::scaled_dot_product_attention"
@@ -51,12 +51,9 @@ def attention_node(
 ) -> Any:
     if len(query.shape) != 4 or dropout_p:
         return attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    # A row that may look at nothing is zero here too.
     result, *_ = op23.Attention(query, key, value, attn_mask, scale=scale, is_causal=int(is_causal))
-    return _without_blind_rows(result, attn_mask, query)
-
-
-def _constant(value: float, like: Any) -> Any:
-    return op.Constant(value=ir.tensor(value, dtype=like.dtype))
+    return result
 
 
 def _is_bool(mask: Any) -> bool:
@@ -65,7 +62,7 @@ def _is_bool(mask: Any) -> bool:
 
 def _as_bias(mask: Any, like: Any) -> Any:
     """What to add to scores where the mask forbids; layers that share a mask will share this too."""
-    return op.Where(mask, _constant(0.0, like), _constant(-math.inf, like))
+    return op.Where(mask, number(0.0, like), number(-math.inf, like))
 
 
 def _without_blind_rows(result: Any, mask: Any, like: Any) -> Any:
@@ -73,7 +70,7 @@ def _without_blind_rows(result: Any, mask: Any, like: Any) -> Any:
     if not _is_bool(mask):
         return result
     sees_something = op.ReduceMax(op.Cast(mask, to=ir.DataType.INT32), [-1], keepdims=1)
-    return op.Where(op.Cast(sees_something, to=ir.DataType.BOOL), result, _constant(0.0, like))
+    return op.Where(op.Cast(sees_something, to=ir.DataType.BOOL), result, number(0.0, like))
 
 
 def _scale(query: Any, scale: float | None) -> Any:
@@ -81,7 +78,7 @@ def _scale(query: Any, scale: float | None) -> Any:
     if scale is None and isinstance(width, int):
         scale = 1 / math.sqrt(width)
     if scale is not None:
-        return _constant(scale, query)
+        return number(scale, query)
     return op.Reciprocal(op.Sqrt(op.CastLike(op.Squeeze(op.Shape(query, start=-1)), query)))
 
 

@@ -34,7 +34,7 @@ def data_type_of(dtype: torch.dtype, *, what: str, at: str | None = None) -> ir.
     'FLOAT'
     """
     if dtype not in _DATA_TYPES:
-        complex_advice = "Pass torch.view_as_real(x) and rebuild the complex tensor inside."
+        complex_advice = "Pass and return torch.view_as_real(x), and compute with complex tensors inside only."
         raise OnnxTypeError(
             f"{what} has the dtype {dtype}.",
             why="ONNX models have no values of that type",

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from precast.onnx.opsets import op
+from precast.onnx.opsets import integer, integers, number, op
 from precast.onnx.rules import rule
 
 _SUM, _MEAN, _MAX = range(3)
@@ -41,7 +41,7 @@ def embedding_bag(
         ones = op.ConstantOfShape(op.Shape(indices), value=ir.tensor([1.0], dtype=table.dtype))
         ones = ones if counted is None else op.Cast(counted, to=table.dtype)
         counts = _scattered(op.Unsqueeze(ones, [1]), bags, starts, 0.0, "add")
-        total = op.Div(total, op.Max(counts, _number(1.0, table)))
+        total = op.Div(total, op.Max(counts, number(1.0, table)))
     return total, None, None, None
 
 
@@ -63,20 +63,16 @@ def embedding_bag_with_padding(
     )
 
 
-def _number(value: float, like: Any) -> Any:
-    return op.Constant(value=ir.tensor(value, dtype=like.dtype))
-
-
 def _bag_of_each(indices: Any, starts: Any) -> Any:
     """The number of the bag that each index lies in: how many bags have started by then, less one."""
     # A bag that starts behind the last index is empty: it needs a place to be counted in.
-    places = op.Add(op.Shape(indices), op.Constant(value_ints=[1]))
+    places = op.Add(op.Shape(indices), integers(1))
     zeros = op.ConstantOfShape(places, value=ir.tensor([0], dtype=ir.DataType.INT64))
     ones = op.ConstantOfShape(op.Shape(starts), value=ir.tensor([1], dtype=ir.DataType.INT64))
     begun = op.ScatterElements(zeros, op.Cast(starts, to=ir.DataType.INT64), ones, axis=0, reduction="add")
-    axis = op.Constant(value=ir.tensor(0, dtype=ir.DataType.INT64))
+    axis = integer(0)
     started = op.Slice(op.CumSum(begun, axis), [0], [-1], [0])
-    return op.Unsqueeze(op.Sub(started, op.Constant(value_ints=[1])), [1])
+    return op.Unsqueeze(op.Sub(started, integers(1)), [1])
 
 
 def _scattered(rows: Any, bags: Any, starts: Any, start: float, reduction: str) -> Any:
@@ -88,11 +84,11 @@ def _scattered(rows: Any, bags: Any, starts: Any, start: float, reduction: str) 
 
 def _kept(rows: Any, counted: Any, otherwise: float) -> Any:
     """The rows, but for padding."""
-    return rows if counted is None else op.Where(op.Unsqueeze(counted, [1]), rows, _number(otherwise, rows))
+    return rows if counted is None else op.Where(op.Unsqueeze(counted, [1]), rows, number(otherwise, rows))
 
 
 def _largest(rows: Any, bags: Any, starts: Any, counted: Any) -> Any:
     """Maxima; those of empty bags are zero."""
     largest = _scattered(_kept(rows, counted, -math.inf), bags, starts, -math.inf, "max")
-    is_empty = op.Equal(largest, _number(-math.inf, rows))
-    return op.Where(is_empty, _number(0.0, rows), largest)
+    is_empty = op.Equal(largest, number(-math.inf, rows))
+    return op.Where(is_empty, number(0.0, rows), largest)

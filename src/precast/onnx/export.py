@@ -11,14 +11,21 @@ from precast.errors import InputValueError, OptionError
 from precast.ir.program import Program
 from precast.onnx import (
     attention_rules,
+    complex_rules,
     control_flow_rules,
+    counting_rules,
+    cumulative_rules,
     embedding_rules,
+    linear_algebra_rules,
     operator_rules,
     pointwise_rules,
     pooling_rules,
+    random_rules,
     reduction_rules,
+    scatter_rules,
     size_rules,
     sorting_rules,
+    special_function_rules,
     split_rules,
 )
 from precast.onnx.aten_capture import capture_aten
@@ -38,14 +45,21 @@ DEFAULT_OPSET = 20
 
 RULE_FILES = (
     attention_rules,
+    complex_rules,
     control_flow_rules,
+    counting_rules,
+    cumulative_rules,
     embedding_rules,
+    linear_algebra_rules,
     operator_rules,
     pointwise_rules,
     pooling_rules,
+    random_rules,
     reduction_rules,
+    scatter_rules,
     size_rules,
     sorting_rules,
+    special_function_rules,
     split_rules,
 )
 """Importing them fills the table."""

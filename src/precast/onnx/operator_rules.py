@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
+import torch
 from onnxscript.function_libs.torch_lib.ops import core, nn
 
+from precast.onnx.element_types import dtype_of
 from precast.onnx.opsets import op, op20, op21
 from precast.onnx.rules import rule
+from precast.onnx.static_sizes import static_size
 
 _END = 2**62
 """Beyond the last element, whatever the size."""
@@ -49,6 +52,13 @@ def squeeze_dims(x: Any, dims: Sequence[int]) -> Any:
     return op.Squeeze(x, ones) if ones else op.Identity(x)
 
 
+@rule("aten::copy")
+def copy(x: Any, source: Any, non_blocking: bool = False) -> Any:
+    """The source in the shape and type of what it is copied to; torchlib forgets the shape."""
+    cast = source if source.dtype == x.dtype else op.CastLike(source, x)
+    return op.Identity(cast) if list(source.shape) == list(x.shape) else op.Expand(cast, op.Shape(x))
+
+
 @rule("aten::repeat_interleave.Tensor")
 def repeat_interleave(repeats: Any, *, output_size: int | None = None) -> Any:
     return core.aten_repeat_interleave_Tensor(repeats)
@@ -65,6 +75,38 @@ def pad(x: Any, pads: Sequence[Any], mode: str = "constant", value: float | None
         tail = [op.Slice(x, [max(0, -before)], [after + max(0, -before)], [axis])] if after > 0 else []
         x = op.Concat(*head, whole, *tail, axis=axis)
     return x
+
+
+@rule("aten::arange.start_step")
+def arange(start: Any, end: Any, step: Any = 1, *, dtype: int = -1, **_: Any) -> Any:
+    """Torchlib's, but for fractions, which torch counts in double precision and ONNX in single."""
+    numbers = (start, end, step)
+    if any(isinstance(number, ir.Value) for number in numbers) or all(isinstance(number, int) for number in numbers):
+        return core.aten_arange_start_step(start, end, step, dtype)
+    given = None if dtype == -1 else dtype_of(ir.DataType(dtype))
+    return op.Constant(value=ir.tensor(torch.arange(start, end, step, dtype=given).numpy()))
+
+
+@rule("aten::_upsample_bilinear2d_aa")
+def smooth_resize(x: Any, output_size: Sequence[Any], align_corners: bool, *scales: float | None) -> Any:
+    """Torchlib's; with corners aligned, which ONNX knows not how to smooth, one matrix for rows and one for columns."""
+    if not align_corners:
+        return nn.aten__upsample_bilinear2d_aa(x, output_size, align_corners, *scales)
+    height, width = (static_size(x, axis, "Smooth resizing with corners aligned") for axis in (-2, -1))
+    rows, columns = _resizing(height, output_size[0]), _resizing(width, output_size[1])
+    return op.MatMul(op.MatMul(op.CastLike(_matrix(rows), x), x), op.CastLike(_matrix(columns.T), x))
+
+
+def _resizing(size: int, wanted: int) -> torch.Tensor:
+    """How each new element is mixed of the old ones: what torch makes of one old element at a time."""
+    ones = torch.eye(size)[None, None]
+    resized = torch.ops.aten._upsample_bilinear2d_aa(ones, [wanted, size], align_corners=True)
+    matrix: torch.Tensor = resized[0, 0]
+    return matrix
+
+
+def _matrix(values: torch.Tensor) -> Any:
+    return op.Constant(value=ir.tensor(values.contiguous().numpy()))
 
 
 @rule("aten::gelu", since=20)

@@ -10,6 +10,7 @@ from onnxscript import optimizer, version_converter
 
 from precast.onnx.fuse import fuse_patterns
 from precast.onnx.opset_numbers import renumber
+from precast.onnx.unique_names import make_names_unique
 from precast.onnx.weights import missing_as_inputs
 
 
@@ -31,6 +32,7 @@ def _finish(model: ir.Model, *, opset: int, optimize: bool) -> None:
     ir.passes.Sequential(
         passes.RemoveUnusedNodesPass(), passes.RemoveUnusedOpsetsPass(), passes.OutputFixPass(), passes.NameFixPass()
     )(model)
+    make_names_unique(model)
 
 
 def _convert(model: ir.Model, opset: int) -> None:

@@ -2,14 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from precast.onnx.opsets import op
+from precast.onnx.opsets import integers, number, op
 from precast.onnx.rules import rule
-
-
-def _number(value: float, like: Any) -> Any:
-    return op.Constant(value=ir.tensor(value, dtype=like.dtype))
+from precast.onnx.static_sizes import static_size
 
 
 @rule("aten::fmax")
@@ -25,8 +23,8 @@ def fmin(x: Any, y: Any) -> Any:
 @rule("aten::signbit")
 def signbit(x: Any) -> Any:
     if x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
-        return op.Less(x, _number(0, x)) if x.dtype != ir.DataType.BOOL else op.And(x, op.Not(x))
-    zero = _number(0.0, x)
+        return op.Less(x, number(0, x)) if x.dtype != ir.DataType.BOOL else op.And(x, op.Not(x))
+    zero = number(0.0, x)
     # Minus zero shows in its reciprocal.
     return op.Or(op.Less(x, zero), op.And(op.Equal(x, zero), op.Less(op.Reciprocal(x), zero)))
 
@@ -38,13 +36,20 @@ def copysign(x: Any, sign: Any) -> Any:
 
 
 @rule("aten::copysign.Scalar")
-def copysign_number(x: Any, sign: float) -> Any:
-    return copysign(x, _number(float(sign), x))
+def copysignnumber(x: Any, sign: float) -> Any:
+    return copysign(x, number(float(sign), x))
 
 
 @rule("aten::hypot")
 def hypot(x: Any, y: Any) -> Any:
     return op.Sqrt(op.Add(op.Mul(x, x), op.Mul(y, y)))
+
+
+@rule("aten::pow.Scalar")
+def power_of_number(base: float, exponent: Any) -> Any:
+    # onnxruntime forgets the dimensions of an exponent of one element, if the base has none.
+    full = np.full([1] * len(exponent.shape), base, dtype=exponent.dtype.numpy())
+    return op.Pow(op.Constant(value=ir.tensor(full)), exponent)
 
 
 @rule("aten::_cdist_forward")
@@ -56,7 +61,9 @@ def pairwise_distance(x: Any, y: Any, p: float, compute_mode: int | None = None)
 @rule("aten::_pdist_forward")
 def own_distances(x: Any, p: float = 2.0) -> Any:
     """Between each row and every later one."""
-    count = x.shape[0]
+    count = static_size(x, 0, "Distances between rows")
+    if count == 1:
+        return op.ConstantOfShape(integers(0), value=ir.tensor([0], dtype=x.dtype))
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
     first, second = (
         op.Constant(value=ir.tensor([pair[side] for pair in pairs], dtype=ir.DataType.INT64)) for side in (0, 1)

@@ -7,9 +7,9 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.function_libs.torch_lib.ops import nn as torchlib
 
-from precast.errors import OnnxError
-from precast.onnx.opsets import op
+from precast.onnx.opsets import integers, op
 from precast.onnx.rules import rule
+from precast.onnx.static_sizes import static_size
 
 
 @rule(
@@ -25,19 +25,8 @@ def adaptive_average_pool(x: Any, output_size: Sequence[int]) -> Any:
     if all(size == 1 for size in output_size):
         return op.ReduceMean(x, axes, keepdims=1)
     for axis, size in zip(axes, output_size, strict=True):
-        x = _averaged(x, axis, size, _known_size(x, axis))
+        x = _averaged(x, axis, size, static_size(x, axis, "Adaptive pooling to more than one element"))
     return x
-
-
-def _known_size(x: Any, axis: int) -> int:
-    size = x.shape[axis] if x.shape is not None else None
-    if not isinstance(size, int):
-        raise OnnxError(
-            "Adaptive pooling to more than one element needs a fixed size.",
-            why=f"the size {size} may change, and with it the windows",
-            fix="Keep that dimension static, or pool to one element.",
-        )
-    return size
 
 
 def _averaged(x: Any, axis: int, size: int, total: int) -> Any:
@@ -85,3 +74,36 @@ def average_pool_2d(
 
 def _pair(sizes: Sequence[int]) -> list[int]:
     return list(sizes) * (2 // len(sizes))
+
+
+@rule("aten::adaptive_max_pool1d", "aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
+def adaptive_max_pool(x: Any, output_size: Sequence[int]) -> Any:
+    """The largest element of each window, and its flat place in the pooled dimensions."""
+    rank = len(output_size)
+    outer = op.Shape(x, end=-rank)
+    if all(size == 1 for size in output_size):
+        windows = op.Reshape(x, op.Concat(outer, integers(*[1] * rank, -1), axis=0))
+        places = None
+    else:
+        table = _windows([static_size(x, axis - rank, "Adaptive pooling") for axis in range(rank)], output_size)
+        flat = op.Reshape(x, op.Concat(outer, integers(-1), axis=0))
+        windows = op.Gather(flat, op.Constant(value=ir.tensor(table)), axis=-1)
+        places = op.Expand(op.Constant(value=ir.tensor(table)), op.Shape(windows))
+    best = op.ArgMax(windows, axis=-1, keepdims=1)
+    indices = best if places is None else op.GatherElements(places, best, axis=-1)
+    return op.ReduceMax(windows, integers(-1), keepdims=0), op.Squeeze(indices, integers(-1))
+
+
+def _windows(sizes: Sequence[int], output_size: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Flat places of each window's elements; shorter windows have their last element again and again."""
+    rank = len(sizes)
+    places = np.zeros([1] * 2 * rank, dtype=np.int64)
+    for axis, (total, count) in enumerate(zip(sizes, output_size, strict=True)):
+        bounds = [(window * total // count, -(-(window + 1) * total // count)) for window in range(count)]
+        longest = max(stop - start for start, stop in bounds)
+        along = np.array([[min(start + step, stop - 1) for step in range(longest)] for start, stop in bounds])
+        # Windows are the first axes, the elements in them the last ones.
+        shape = [1] * 2 * rank
+        shape[axis], shape[rank + axis] = count, longest
+        places = places + along.reshape(shape) * int(np.prod(sizes[axis + 1 :]))
+    return places.reshape([*output_size, -1])

@@ -1,12 +1,13 @@
-"""Variance and its kin in the form that layer normalization is recognized by."""
+"""Variance and its kin in the form that layer normalization is recognized by; norms."""
 
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import onnx_ir as ir
+from onnxscript.function_libs.torch_lib.ops import linalg
 
-from precast.onnx.opsets import op
+from precast.onnx.opsets import integers, op
 from precast.onnx.rules import rule
 
 
@@ -82,3 +83,13 @@ def std_mean_of_all(x: Any, unbiased: bool = True) -> Any:
 @rule("aten::std.correction")
 def std(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool = False) -> Any:
     return op.Sqrt(var(x, dim, correction, keepdim))
+
+
+@rule("aten::linalg_vector_norm")
+def vector_norm(x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False, *, dtype: int = -1) -> Any:
+    """Torchlib's, of a tensor with the dimensions that it loses: of scalars, and where all are reduced but kept."""
+    rank = len(x.shape)
+    if rank and dim is not None:
+        return linalg.aten_linalg_vector_norm(x, ord, dim, keepdim, dtype)
+    norm = linalg.aten_linalg_vector_norm(op.Reshape(x, integers(-1)), ord, [0], False, dtype)
+    return op.Reshape(norm, integers(*[1] * rank)) if keepdim and rank else norm

@@ -45,15 +45,20 @@ _DISTRUSTED = {
 }
 
 _ours: dict[tuple[str, int], Rule] = {}
+_ours_on_complex: dict[tuple[str, int], Rule] = {}
 
 
-def rule(*names: str, since: int = 18) -> Callable[[_Function], _Function]:
-    """Register a translation for operators by name, for opset ``since`` and newer; there can be only one of each."""
+def rule(*names: str, since: int = 18, is_complex: bool = False) -> Callable[[_Function], _Function]:
+    """Register a translation for operators by name, for opset ``since`` and newer; there can be only one of each.
+
+    Operators that get a complex tensor have rules of their own.
+    """
+    table = _ours_on_complex if is_complex else _ours
 
     def register(function: _Function) -> _Function:
         for name in names:
-            assert (name, since) not in _ours, f"{name} has a rule for opset {since} already"
-            _ours[name, since] = Rule(function, "precast", function.__name__, since)
+            assert (name, since) not in table, f"{name} has a rule for opset {since} already"
+            table[name, since] = Rule(function, "precast", function.__name__, since)
         return function
 
     return register
@@ -84,8 +89,7 @@ class RuleTable:
             function = self.custom[target]
             return Rule(function, "custom", getattr(function, "__name__", str(function)))
         name = operator_name(target)
-        ours = None if is_complex else self._newest(name)
-        return ours or _from_torchlib(name, is_complex=is_complex)
+        return self._newest(name, is_complex=is_complex) or _from_torchlib(name, is_complex=is_complex)
 
     def opset_for(self, target: object) -> int | None:
         """The first newer opset that has a translation for an operator which this one cannot say."""
@@ -93,8 +97,13 @@ class RuleTable:
         later = [since for (known, since) in _ours if known == name and since > self.opset]
         return min(later, default=None)
 
-    def _newest(self, name: str) -> Rule | None:
-        fitting = [found for (known, since), found in _ours.items() if known == name and since <= self.opset]
+    def find_own(self, name: str) -> Rule:
+        """A translation of ours that no single operator of torch's stands for."""
+        return _ours[name, 18]
+
+    def _newest(self, name: str, *, is_complex: bool) -> Rule | None:
+        table = _ours_on_complex if is_complex else _ours
+        fitting = [found for (known, since), found in table.items() if known == name and since <= self.opset]
         return max(fitting, key=lambda found: found.since, default=None)
 
     def overloads(self) -> Iterator[torch._ops.OpOverload]:

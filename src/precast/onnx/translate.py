@@ -36,6 +36,9 @@ BASE_OPSET = 18
 _RULE_FAILURES = (TypeError, ValueError, AssertionError, NotImplementedError, AttributeError, LookupError, RuntimeError)
 
 
+_CASTS = (torch.ops.aten.to, torch.ops.aten._to_copy)
+
+
 @dataclass(frozen=True)
 class RuleUse:
     """How one operator of the program was said in ONNX, and where the user called it."""
@@ -90,10 +93,14 @@ def check_rules(module: fx.GraphModule, rules: RuleTable) -> None:
             fix=f"Export with opset={newer}.",
         )
     raise OnnxRuleError(
-        f"{len(missing)} operators have no translation to ONNX: {'; '.join(lines)}.",
-        why="neither torchlib nor Precast has a rule for them, and they cannot be taken apart into others",
+        f"{_counted(len(missing))} no translation to ONNX: {'; '.join(lines)}.",
+        why="neither torchlib nor Precast has a rule for it, and it cannot be taken apart into others",
         fix="Give rules in custom_translation_table={torch.ops.…: function}, or rewrite the model without them.",
     )
+
+
+def _counted(operators: int) -> str:
+    return "1 operator has" if operators == 1 else f"{operators} operators have"
 
 
 def untranslatable(module: fx.GraphModule, rules: RuleTable) -> Iterator[fx.Node]:
@@ -112,7 +119,10 @@ def _line(node: fx.Node) -> str | None:
 
 
 def _rule(node: fx.Node, rules: RuleTable) -> Rule | None:
-    return rules.find(node.target, is_complex=any(map(_is_complex, node.all_input_nodes)))
+    takes_complex = any(map(_is_complex, node.all_input_nodes))
+    if not takes_complex and getattr(node.target, "overloadpacket", None) in _CASTS and _is_complex(node):
+        return rules.find_own("precast::as_complex")
+    return rules.find(node.target, is_complex=takes_complex)
 
 
 def _is_complex(node: fx.Node) -> bool:

@@ -1,0 +1,67 @@
+"""Running products, maxima and minima: one step after the other in a ``Scan``."""
+
+from typing import Any
+
+import onnx_ir as ir
+
+from precast.onnx.opsets import integer, op
+from precast.onnx.rules import rule
+from precast.onnx.scan_nodes import scan
+
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
+
+
+@rule("aten::cumprod")
+def running_product(x: Any, dim: int, *, dtype: int = -1) -> Any:
+    rank = len(x.shape)
+    if dtype != -1:
+        x = op.Cast(x, to=dtype)
+    if not rank:
+        return op.Identity(x)
+
+    def step(product: Any, element: Any) -> tuple[list[Any], list[Any]]:
+        following = op.Mul(product, element)
+        return [following], [following]
+
+    axis = dim % rank
+    return scan(step, [_ones(x, axis)], [(x, axis)], output_axis=axis)[1]
+
+
+@rule("aten::cummax")
+def running_maximum(x: Any, dim: int) -> Any:
+    return _running_extreme(x, dim, op.GreaterOrEqual)
+
+
+@rule("aten::cummin")
+def running_minimum(x: Any, dim: int) -> Any:
+    return _running_extreme(x, dim, op.LessOrEqual)
+
+
+def _running_extreme(x: Any, dim: int, is_better: Any) -> Any:
+    """The best so far and its index; of equal ones the last, and NaN is best of all."""
+    if not x.shape:
+        return op.Identity(x), integer(0)
+    axis = dim % len(x.shape)
+    count = op.Squeeze(op.Shape(x, start=axis, end=axis + 1))
+    numbers = op.Range(integer(0), count, integer(1))
+    first = _first(x, axis)
+    start = op.Expand(integer(0), op.Shape(first))
+
+    def step(best: Any, place: Any, element: Any, index: Any) -> tuple[list[Any], list[Any]]:
+        replaces = is_better(element, best)
+        if x.dtype in _FLOATS:
+            replaces = op.Or(op.And(replaces, op.Not(op.IsNaN(best))), op.IsNaN(element))
+        best, place = op.Where(replaces, element, best), op.Where(replaces, index, place)
+        return [best, place], [best, place]
+
+    _, _, values, indices = scan(step, [first, start], [(x, axis), (numbers, 0)], output_axis=axis)
+    return values, indices
+
+
+def _first(x: Any, axis: int) -> Any:
+    """The first element along an axis, which is gone."""
+    return op.Gather(x, integer(0), axis=axis)
+
+
+def _ones(x: Any, axis: int) -> Any:
+    return op.ConstantOfShape(op.Shape(_first(x, axis)), value=ir.tensor([1], dtype=x.dtype))

@@ -1,0 +1,129 @@
+"""Operators that write parts of a tensor: scattering with a reduction, views written back, flat positions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from precast.onnx.opsets import integer, integers, number, op
+from precast.onnx.rules import rule
+from precast.onnx.static_sizes import static_shape
+
+_REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+@rule("aten::scatter_reduce.two")
+def scatter_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
+    if not x.shape:
+        vectors = (_as_vector(value) for value in (x, index, source))
+        return op.Squeeze(_scatter_reduce(*vectors, axis=0, reduce=reduce, include_self=include_self), integers(0))
+    if not index.shape:
+        index = _as_vector(index)
+    source = _as_vector(source) if not source.shape else source
+    cut = _cut(source, index)
+    return _scatter_reduce(x, index, cut, axis=dim, reduce=reduce, include_self=include_self)
+
+
+@rule("aten::scatter_add")
+def scatter_add(x: Any, dim: int, index: Any, source: Any) -> Any:
+    return scatter_reduce(x, dim, index, source, "sum")
+
+
+@rule("aten::index_reduce")
+def index_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
+    """As scattering, with one index for each slice of the source."""
+    if not x.shape:
+        index, source = _as_vector(op.Reshape(index, [])), _as_vector(op.Reshape(source, []))
+        result = _scatter_reduce(_as_vector(x), index, source, axis=0, reduce=reduce, include_self=include_self)
+        return op.Squeeze(result, integers(0))
+    axis = dim % len(x.shape)
+    column = op.Reshape(index, integers(*[-1 if number == axis else 1 for number in range(len(x.shape))]))
+    spread = op.Expand(op.Cast(column, to=ir.DataType.INT64), op.Shape(source))
+    return _scatter_reduce(x, spread, source, axis=axis, reduce=reduce, include_self=include_self)
+
+
+def _as_vector(x: Any) -> Any:
+    return op.Reshape(x, integers(-1))
+
+
+def _cut(source: Any, index: Any) -> Any:
+    """As much of the source as there are indices."""
+    rank = len(index.shape)
+    if source.shape is not None and list(source.shape) == list(index.shape):
+        return source
+    return op.Slice(source, integers(*[0] * rank), op.Shape(index))
+
+
+def _scatter_reduce(x: Any, index: Any, source: Any, *, axis: int, reduce: str, include_self: bool) -> Any:
+    start = x
+    if not include_self:
+        # What is written to forgets what was there.
+        blank = op.Expand(number(_neutral(reduce, x.dtype), x), op.Shape(index))
+        start = op.ScatterElements(x, index, blank, axis=axis)
+    result = op.ScatterElements(start, index, source, axis=axis, reduction=_REDUCTIONS[reduce])
+    if reduce != "mean":
+        return result
+    zeros, ones = (op.ConstantOfShape(op.Shape(each), value=ir.tensor([0], dtype=x.dtype)) for each in (x, index))
+    counts = op.ScatterElements(zeros, index, op.Add(ones, number(1, x)), axis=axis, reduction="add")
+    counts = op.Add(counts, number(1, x)) if include_self else op.Max(counts, number(1, x))
+    return op.Div(result, counts)
+
+
+def _neutral(reduce: str, data_type: ir.DataType) -> float:
+    if reduce in ("sum", "mean"):
+        return 0
+    if reduce == "prod":
+        return 1
+    kind = data_type.numpy()
+    largest = np.inf if np.issubdtype(kind, np.floating) else np.iinfo(kind).max
+    smallest = -np.inf if np.issubdtype(kind, np.floating) else np.iinfo(kind).min
+    return float(smallest) if reduce == "amax" else float(largest)
+
+
+@rule("aten::diagonal_scatter")
+def diagonal_scatter(x: Any, source: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    shape = static_shape(x, "Writing a diagonal")
+    return _written(x, source, np.arange(np.prod(shape)).reshape(shape).diagonal(offset, dim1, dim2))
+
+
+@rule("aten::as_strided_scatter")
+def strided_scatter(
+    x: Any, source: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Any:
+    places = np.full(size, storage_offset or 0)
+    for axis, (length, step) in enumerate(zip(size, stride, strict=True)):
+        places = places + (np.arange(length) * step).reshape([-1 if axis == other else 1 for other in range(len(size))])
+    return _written(x, source, places)
+
+
+def _written(x: Any, source: Any, places: "np.ndarray[Any, np.dtype[Any]]") -> Any:
+    """``x`` with the source's elements at these flat positions."""
+    flat = op.Constant(value=ir.tensor(places.reshape(-1).astype(np.int64)))
+    result = op.ScatterElements(_as_vector(x), flat, _as_vector(source), axis=0)
+    return op.Reshape(result, op.Shape(x))
+
+
+@rule("aten::put")
+def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    reduction = "add" if accumulate else "none"
+    result = op.ScatterElements(_as_vector(x), _as_vector(index), _as_vector(source), axis=0, reduction=reduction)
+    return op.Reshape(result, op.Shape(x))
+
+
+@rule("aten::nonzero")
+def nonzero(x: Any) -> Any:
+    if x.shape:
+        return op.Transpose(op.NonZero(x), perm=[1, 0])
+    # The one place of a scalar has no coordinates.
+    is_set = op.Cast(op.Cast(x, to=ir.DataType.BOOL), to=ir.DataType.INT64)
+    shape = op.Concat(_as_vector(is_set), integers(0), axis=0)
+    return op.ConstantOfShape(shape, value=ir.tensor([0], dtype=ir.DataType.INT64))
+
+
+@rule("aten::nonzero_static")
+def nonzero_static(x: Any, *, size: Any, fill_value: int = -1) -> Any:
+    rank = len(x.shape)
+    wanted = op.Concat(_as_vector(integer(size) if isinstance(size, int) else size), integers(rank), axis=0)
+    filling = op.ConstantOfShape(wanted, value=ir.tensor([fill_value], dtype=ir.DataType.INT64))
+    return op.Slice(op.Concat(nonzero(x), filling, axis=0), integers(0, 0), wanted)

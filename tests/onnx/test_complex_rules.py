@@ -1,0 +1,52 @@
+"""Complex numbers inside a model: spectra, rotations, filters."""
+
+import pytest
+import torch
+
+from precast.capture import Dim
+from precast.onnx import export
+
+torch.manual_seed(0)
+WINDOW = torch.hann_window(64)
+SIGNAL = torch.randn(2, 400)
+MAP = torch.randn(2, 3, 8, 8)
+WEIGHT = torch.randn(3, 4, 8, 5, 2)
+
+
+def spectrogram(x):
+    return torch.stft(x, 64, 16, window=WINDOW, return_complex=True).abs().square()
+
+
+def rotate(x):
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    angles = torch.outer(torch.arange(8.0), torch.linspace(0.1, 1, 4))
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
+def fourier_layer(x, weight):
+    spectrum = torch.einsum("bixy,ioxy->boxy", torch.fft.rfft2(x), torch.view_as_complex(weight))
+    return torch.fft.irfft2(spectrum, s=x.shape[-2:])
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        (spectrogram, (SIGNAL,)),
+        (rotate, (torch.randn(2, 8, 8),)),
+        (fourier_layer, (MAP, WEIGHT)),
+        (lambda x: torch.fft.fft2(x).real, (MAP,)),
+        (lambda x: torch.fft.irfft(torch.fft.rfft(x), n=15), (torch.randn(2, 15),)),
+        (lambda x: torch.fft.irfft(torch.fft.rfft(x, n=32).conj(), n=32), (torch.randn(2, 16),)),
+        (lambda x: torch.exp(torch.complex(x, 2 * x)).imag, (SIGNAL,)),
+        (lambda x: torch.fft.irfft2(torch.fft.rfft2(x, norm="ortho"), norm="ortho"), (MAP,)),
+        (lambda x: torch.view_as_real(torch.nn.functional.pad(torch.complex(x, x), (1, 2), value=3.0)), (SIGNAL,)),
+    ],
+)
+def test_numbers(function, call):
+    torch.testing.assert_close(export(function, call)(*call), function(*call), rtol=1e-3, atol=1e-4)
+
+
+def test_spectra_of_any_batch():
+    program = export(spectrogram, (SIGNAL,), dynamic_shapes=({0: Dim("batch", min=1)},))
+    x = torch.randn(5, 400)
+    torch.testing.assert_close(program(x), spectrogram(x), rtol=1e-3, atol=1e-3)

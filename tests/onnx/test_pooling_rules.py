@@ -1,0 +1,29 @@
+"""Adaptive pooling, with the places of maxima."""
+
+import pytest
+import torch
+from torch import nn
+
+from precast.capture import Dim
+from precast.errors import OnnxError
+from precast.onnx import export
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (3, 4)])
+def test_maxima_and_their_places(size: tuple[int, int]):
+    model = nn.AdaptiveMaxPool2d(size, return_indices=True)
+    program = export(model, (torch.randn(2, 3, 6, 7),), dynamic_shapes=({0: Dim("batch", min=1)},))
+    x = torch.randn(4, 3, 6, 7)
+    torch.testing.assert_close(program(x), model(x))
+
+
+def test_windows_need_fixed_sizes():
+    with pytest.raises(OnnxError, match="fixed size"):
+        export(nn.AdaptiveAvgPool2d(2), (torch.randn(2, 3, 6, 7),), dynamic_shapes=({2: Dim("height", min=2)},))
+
+
+def test_one_element_of_any_size():
+    model = nn.AdaptiveMaxPool2d(1)
+    program = export(model, (torch.randn(2, 3, 6, 7),), dynamic_shapes=({2: Dim("height", min=1)},))
+    x = torch.randn(2, 3, 9, 7)
+    torch.testing.assert_close(program(x), model(x))
