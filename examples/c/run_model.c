@@ -1,61 +1,61 @@
-/* Runs a compiled model from plain C. The model computes gelu(x @ w + b).sum() for x: 8x4, w: 4x6, b: 6, and its
- * gradients with respect to x, w and b; w and b are weights, given when the model is opened.
+/* Runs a compiled model from plain C: the classifier of examples/make_model.py, which takes any number of rows of 4 and
+ * gives 3 probabilities for each. Code and weights are both in the library.
  *
- * Build and run, with oneDNN in $LIB and model.so made by Precast (the linker must keep oneDNN, which only the model
- * calls):
+ * Build and run, with oneDNN in $LIB (the linker must keep it, though only the model calls it):
  *
+ *   python examples/make_model.py .
  *   cc -I include examples/c/run_model.c -Wl,--no-as-needed ./model.so $LIB/libdnnl.so.3 -Wl,-rpath,$LIB -o run_model
+ *   ./run_model
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "precast.h"
 
-enum { OUTPUTS = 4 };
-
-static precast_tensor matrix(float* data, int32_t rank, int64_t* shape) {
-    precast_tensor tensor = {.data = data, .device = {1, 0}, .rank = rank, .dtype = {2, 32, 1}, .shape = shape};
-    return tensor;
-}
-
-static void fill(float* data, int count) {
-    for (int i = 0; i < count; ++i) data[i] = (float)(i % 7) / 7.0f - 0.4f;
-}
+enum { ROWS = 6, COLUMNS = 4 };
 
 static int check(precast_status status, const char* what) {
     if (status != PRECAST_OK) fprintf(stderr, "%s: %s\n", what, precast_last_error());
     return status == PRECAST_OK;
 }
 
-int main(void) {
-    static float x[32], w[24], b[6], tangent[1] = {1.0f};
-    int64_t x_shape[] = {8, 4}, w_shape[] = {4, 6}, b_shape[] = {6};
-    fill(x, 32), fill(w, 24), fill(b, 6);
+static int print_state(precast_model* model, const char* name) {
+    int64_t value = 0;
+    const precast_tensor target = {.data = &value, .device = {1, 0}, .dtype = {0, 64, 1}};
+    if (!check(precast_read_state(model, name, &target), "read state")) return 0;
+    printf("%s %lld\n", name, (long long)value);
+    return 1;
+}
 
-    const precast_named_tensor weights[] = {{"layer.w", matrix(w, 2, w_shape)}, {"layer.b", matrix(b, 1, b_shape)}};
-    const precast_open_options options = {.abi_version = PRECAST_ABI_VERSION, .weights = weights, .weight_count = 2};
-    precast_model* model = NULL;
-    if (!check(precast_open(&options, &model), "open")) return 1;
-
+static int run(precast_model* model) {
+    size_t entry = 0;
     const char* json = NULL;
-    if (!check(precast_entry_json(model, 0, &json), "describe")) return 1;
+    if (!check(precast_find_entry(model, "forward", &entry), "find")) return 0;
+    if (!check(precast_entry_json(model, entry, &json), "describe")) return 0;
     printf("%s\n", json);
 
-    const precast_tensor inputs[] = {matrix(x, 2, x_shape), matrix(tangent, 0, NULL)};
-    int64_t shapes[OUTPUTS][PRECAST_MAX_RANK], strides[OUTPUTS][PRECAST_MAX_RANK];
-    precast_tensor outputs[OUTPUTS];
-    for (int i = 0; i < OUTPUTS; ++i) outputs[i].shape = shapes[i], outputs[i].strides = strides[i];
-    if (!check(precast_infer(model, 0, inputs, 2, outputs, OUTPUTS), "infer")) return 1;
-    for (int i = 0; i < OUTPUTS; ++i) {
-        size_t count = 1;
-        for (int32_t dim = 0; dim < outputs[i].rank; ++dim) count *= (size_t)shapes[i][dim];
-        outputs[i].data = malloc(count * sizeof(float));
-    }
-    if (!check(precast_run(model, 0, inputs, 2, outputs, OUTPUTS), "run")) return 1;
+    float x[ROWS * COLUMNS];
+    for (int i = 0; i < ROWS * COLUMNS; ++i) x[i] = (float)(i % 7) / 7.0f - 0.4f;
+    int64_t x_shape[] = {ROWS, COLUMNS};
+    const precast_tensor input = {.data = x, .device = {1, 0}, .rank = 2, .dtype = {2, 32, 1}, .shape = x_shape};
 
-    for (int i = 0; i < OUTPUTS; ++i) {
-        printf("%.6g\n", ((const float*)outputs[i].data)[0]);
-        free(outputs[i].data);
-    }
-    return check(precast_close(model), "close") ? 0 : 1;
+    /* The model says how large its result is for this input; we say where it goes. */
+    int64_t shape[PRECAST_MAX_RANK], strides[PRECAST_MAX_RANK];
+    precast_tensor output = {.shape = shape, .strides = strides};
+    if (!check(precast_infer(model, entry, &input, 1, &output, 1), "infer")) return 0;
+    float* result = malloc((size_t)(shape[0] * shape[1]) * sizeof *result);
+    if (!result) return 0;
+    output.data = result;
+    const int is_done = check(precast_run(model, entry, &input, 1, &output, 1), "run");
+    for (int64_t row = 0; is_done && row < shape[0]; ++row)
+        printf("%.6f %.6f %.6f\n", result[3 * row], result[3 * row + 1], result[3 * row + 2]);
+    free(result);
+    return is_done && print_state(model, "rows_seen");
+}
+
+int main(void) {
+    precast_model* model = NULL;
+    if (!check(precast_open(NULL, &model), "open")) return 1;
+    const int is_done = run(model);
+    return check(precast_close(model), "close") && is_done ? 0 : 1;
 }

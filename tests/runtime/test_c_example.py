@@ -1,48 +1,67 @@
-"""The example in plain C builds with one line and gives the right numbers."""
+"""The examples in C and C++ build with one line and give the right numbers."""
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
-from tests.lower.pipeline import tracer_bullet
-
 ROOT = Path(__file__).parents[2]
+ONEDNN = Path(sys.prefix) / "lib" / "libdnnl.so.3"
+WARNINGS = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-I", ROOT / "include"]
 
 
-def example_values(count):
-    return torch.tensor([(number % 7) / 7 - 0.4 for number in range(count)])
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("example")
 
 
-def test_the_c_example(bullet_library, tmp_path):
-    (tmp_path / "model.so").write_bytes(bullet_library.path.read_bytes())
-    libraries = Path(sys.prefix) / "lib"
-    source, program = ROOT / "examples" / "c" / "run_model.c", tmp_path / "run_model"
-    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I", ROOT / "include"]
-    link = ["-Wl,--no-as-needed", tmp_path / "model.so", libraries / "libdnnl.so.3", f"-Wl,-rpath,{libraries}"]
-    subprocess.run(["cc", *flags, source, *link, "-o", program], check=True)
-    printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
-    assert json.loads(printed[0])["name"] == "forward"
-    x, w, b = example_values(32).view(8, 4), example_values(24).view(4, 6), example_values(6)
-    expected = [each.flatten()[0].item() for each in tracer_bullet(x, w, b, torch.tensor(1.0))]
-    np.testing.assert_allclose([float(line) for line in printed[1:]], expected, rtol=1e-5)
+@pytest.fixture(scope="module")
+def original(folder):
+    spec = importlib.util.spec_from_file_location("make_model", ROOT / "examples" / "make_model.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made.make_model(folder)
+
+
+def example_rows(count):
+    return torch.tensor([(number % 7) / 7 - 0.4 for number in range(4 * count)]).view(count, 4)
+
+
+def numbers(lines):
+    return [[float(word) for word in line.split()] for line in lines]
+
+
+def printed(command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_the_c_example_runs_a_library_with_its_own_weights(original, folder):
+    source, program = ROOT / "examples" / "c" / "run_model.c", folder / "run_c"
+    link = ["-Wl,--no-as-needed", folder / "model.so", ONEDNN, f"-Wl,-rpath,{ONEDNN.parent}"]
+    subprocess.run(["cc", "-std=c11", *WARNINGS, source, *link, "-o", program], check=True)
+    description, *rows, state = printed([program])
+    assert json.loads(description)["sizes"][0]["range"] == [1, 1024]
+    np.testing.assert_allclose(numbers(rows), original(example_rows(6)).detach(), atol=2e-6)
+    assert state == "rows_seen 6"
+
+
+def test_the_cpp_example_maps_weights_and_calls_from_several_threads(original, folder):
+    source, program = ROOT / "examples" / "cpp" / "run_model.cpp", folder / "run_cpp"
+    subprocess.run(["c++", "-std=c++17", *WARNINGS, source, "-ldl", "-pthread", "-o", program], check=True)
+    unpacked = folder / "package"
+    rows = printed([program, ONEDNN, unpacked / "native/native/model.so", unpacked / "weights.safetensors"])
+    expected = [original(example_rows(count)).detach()[0] for count in range(1, 5)]
+    np.testing.assert_allclose(numbers(rows), torch.stack(expected), atol=2e-6)
 
 
 def test_the_header_is_valid_c_and_cpp():
     for command in (["cc", "-std=c11", "-x", "c"], ["g++", "-std=c++17", "-x", "c++"]):
-        arguments = [
-            *command,
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-pedantic",
-            "-fsyntax-only",
-            ROOT / "include" / "precast.h",
-        ]
-        subprocess.run(arguments, check=True)
+        subprocess.run([*command, *WARNINGS, "-fsyntax-only", ROOT / "include" / "precast.h"], check=True)
 
 
 def test_both_headers_can_be_included_with_dlpack(tmp_path):
