@@ -129,8 +129,10 @@ def _assert_same_optional(ours: Sequence[torch.Tensor | None], eager: Sequence[t
     for our, their in zip(ours, eager, strict=True):
         assert (our is None) == (their is None)
         if our is not None:
-            # Gradients that come together on several ways may be added in another order.
-            torch.testing.assert_close(our, their, equal_nan=True, rtol=1e-12, atol=1e-13)
+            # Gradients that come together on several ways may be added in another order: an element that large terms
+            # cancel in is as wrong as these are.
+            largest = float(their.detach().nan_to_num(0, 0, 0).abs().amax()) if their.numel() else 0.0
+            torch.testing.assert_close(our, their, equal_nan=True, rtol=1e-12, atol=1e-12 * max(largest, 0.1))
 
 
 class CompilationCount:
