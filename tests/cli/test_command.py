@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -74,3 +75,18 @@ def test_debug_shows_where_an_error_was_raised(run, failing_subcommand):
 @pytest.mark.parametrize("arguments", [["--wrong"], ["docter"], ["doctor", "--wrong"]])
 def test_a_wrong_call_exits_with_2(run, arguments):
     assert run(*arguments).exit_code == 2
+
+
+def test_what_nobody_foresaw_is_told_in_short(tmp_path):
+    code = "from precast import cli; cli.SUBCOMMANDS.clear(); cli.get_command = lambda app: 1 / 0; cli.main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: ZeroDivisionError")
+    assert "Traceback" not in result.stderr
+
+
+def test_options_of_subcommands_are_completed():
+    environment = {"_PRECAST_COMPLETE": "complete_bash", "COMP_WORDS": "precast run --thr", "COMP_CWORD": "2"}
+    command = [sys.executable, "-m", "precast"]
+    result = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert "--threads" in result.stdout

@@ -23,7 +23,7 @@ def run(monkeypatch):
 def test_this_very_machine_is_examined():
     result = CliRunner().invoke(app, ["doctor", "--json"])
     names = {finding["name"] for finding in json.loads(result.stdout)["findings"]}
-    assert names == {"Python", "oneDNN", "torch", "C++ compiler", "cache folder", "processor"}
+    assert names == {"Python", "oneDNN", "torch", "oneDNN headers", "C++ compiler", "cache folder", "processor"}
 
 
 def test_a_complete_machine_is_healthy(run):

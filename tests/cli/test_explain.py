@@ -1,5 +1,7 @@
 """``precast explain``."""
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -23,6 +25,7 @@ def wrong():
 def run(tmp_path, monkeypatch):
     (tmp_path / "explained_models.py").write_text(_MODULE)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRECAST_CACHE_DIR", str(tmp_path / "cache"))
     return lambda *arguments: CliRunner().invoke(app, ["explain", *arguments])
 
 
@@ -37,11 +40,26 @@ def test_keywords_are_passed(run):
     assert "kernel" in run("explained_models:with_keywords").stdout
 
 
+def test_json_tells_the_same(run):
+    (graph,) = json.loads(run("explained_models:linear", "--inference", "--json").stdout)
+    assert graph["graph"] == "inference"
+    assert {step["kind"] for step in graph["steps"]} == {"kernel", "library"}
+
+
+def test_a_profile_as_table_as_json_and_as_trace(run, tmp_path):
+    result = run("explained_models:linear", "--profile", "--calls", "2", "--trace", "trace.json")
+    assert result.exit_code == 0, result.output
+    assert "the best of 2 calls" in result.stdout
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    data = json.loads(run("explained_models:linear", "--profile", "--inference", "--calls", "1", "--json").stdout)
+    assert [step["operators"] for step in data["steps"]] == [["addmm"], ["addmm"]]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("explained_models", "names no function"),
-        ("explained_models:nothing", "cannot be imported"),
+        ("explained_models", "names no model"),
+        ("explained_models:nothing", "names no function"),
         ("no_such_module:f", "cannot be imported"),
         ("explained_models:wrong", "returned a Linear"),
     ],

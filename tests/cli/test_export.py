@@ -66,7 +66,7 @@ def test_inspecting(run):
     assert (summary["parameters"], summary["state bytes"]) == (2, 40)
     assert run("inspect", "model.pt2", "--graph").stdout.startswith("ExportedProgram:")
     missing = run("inspect", "model.pt2", "--extra-file", "notes.txt")
-    assert (missing.exit_code, "no extra file" in missing.stderr) == (1, True)
+    assert (missing.exit_code, "no extra file" in missing.stderr) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_references_that_name_no_model(run, reference, told):
 
 def test_inspecting_what_is_no_program(run):
     result = run("inspect", "models_for_export.py")
-    assert (result.exit_code, "not a Precast archive" in result.stderr) == (1, True)
+    assert (result.exit_code, "not a Precast archive" in result.stderr) == (3, True)
 
 
 def test_as_a_process(run, tmp_path):

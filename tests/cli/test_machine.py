@@ -26,10 +26,22 @@ def test_onednn_is_found_by_its_library(tmp_path):
     assert machine.examine_onednn(tmp_path).found == "libdnnl.so.3.2"
 
 
-def test_a_compiler_is_asked_for_its_version():
-    finding = machine.examine_compiler(sys.executable)
+def test_a_compiler_is_asked_for_its_version_and_tried():
+    finding = machine.examine_compiler("g++")
     assert finding.ok
-    assert finding.found.startswith("Python")
+    assert finding.found.startswith("g++")
+
+
+def test_a_compiler_that_builds_nothing_is_missing():
+    finding = machine.examine_compiler(sys.executable)
+    assert finding.is_fatal
+    assert "no" not in finding.found[:3]
+
+
+def test_headers_of_onednn_are_looked_for(tmp_path):
+    assert machine.examine_onednn_headers(tmp_path).is_fatal
+    (tmp_path / "dnnl.h").touch()
+    assert machine.examine_onednn_headers(tmp_path).ok
 
 
 @pytest.mark.parametrize("command", ["no-such-compiler", "false"])
@@ -53,12 +65,25 @@ def test_a_cache_folder_that_may_not_be_written_is_useless(tmp_path, monkeypatch
     assert machine.examine_cache(tmp_path).is_fatal
 
 
+def test_a_cache_folder_that_others_can_write_is_refused_with_the_remedy(tmp_path):
+    tmp_path.chmod(0o777)
+    finding = machine.examine_cache(tmp_path)
+    assert finding.is_fatal
+    assert finding.fix.startswith("chmod go-w")
+
+
 def test_the_features_of_the_processor_are_told(tmp_path):
     facts = tmp_path / "cpuinfo"
     facts.write_text("model name : any\nflags\t\t: fpu avx2 fma avx512f\nflags\t\t: fpu\n")
     finding = machine.examine_processor(facts)
     assert finding.ok
     assert finding.found == "avx2 fma avx512f"
+
+
+def test_the_level_that_packages_are_made_for_is_told(tmp_path):
+    facts = tmp_path / "cpuinfo"
+    facts.write_text(f"flags : {' '.join(machine.LEVELS['x86-64-v3'])}\n")
+    assert machine.examine_processor(facts).found.startswith("x86-64-v3 avx2")
 
 
 def test_a_processor_without_vectors_is_slow_but_not_fatal(tmp_path):

@@ -3,7 +3,9 @@
 So ``precast --help`` stays quick and needs no torch. A subcommand's file holds a ``typer.Typer`` called ``app``.
 """
 
+import sys
 from importlib import import_module
+from types import TracebackType
 from typing import Annotated, Any
 
 import typer
@@ -11,17 +13,25 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from precast._version import __version__
-from precast.errors import PrecastError
+from precast.errors import ArtifactError, PrecastError
+
+FAILED, REFUSED = 1, 3
+"""Exit codes beside 0 and the 2 of a wrong call; REFUSED is for files that are damaged or not what was asked for."""
 
 # Subcommand, which is also its file → what the help says of it.
 SUBCOMMANDS = {
     "backends": "List what can be chosen as backend.",
+    "bench": "Measure how fast a model runs.",
     "cache": "Show or empty the cache of compiled programs.",
+    "compile": "Compile a model into one shared library for this machine.",
     "doctor": "Check that this machine has what Precast needs.",
-    "explain": "Tell what native code a model becomes.",
+    "explain": "Tell what native code a model becomes, and where its time goes.",
     "export": "Export a module to a file.",
-    "inspect": "Show what is in an exported file.",
+    "inspect": "Show what is in a file.",
     "onnx": "Write a model as an ONNX file.",
+    "package": "Package a model into one file that runs without torch.",
+    "run": "Run a .precast file, without torch.",
+    "verify": "Check a .precast file and its numbers on this machine.",
 }
 
 
@@ -44,11 +54,11 @@ class _PrecastGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except PrecastError as error:
+        except (PrecastError, OSError) as error:
             if ctx.params["debug"]:
                 raise
             typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(1) from None
+            raise typer.Exit(REFUSED if isinstance(error, ArtifactError) else FAILED) from None
 
 
 app = typer.Typer(cls=_PrecastGroup, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -60,7 +70,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="Exit codes: 0 done, 1 failed, 2 called wrongly.")
+@app.callback(epilog="Exit codes: 0 done, 1 failed, 2 called wrongly, 3 a file was refused.")
 def precast(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
@@ -72,4 +82,12 @@ def precast(
 
 def main() -> None:
     """Run the command that the process was started with."""
-    app(prog_name="precast")
+    if "--debug" not in sys.argv:
+        sys.excepthook = _tell_unexpected
+    get_command(app)(prog_name="precast")
+
+
+def _tell_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What nobody foresaw, in one line; where it happened is shown when asked for."""
+    message = f"error: {kind.__name__}: {error}\n  why: this was not expected, and may be a mistake in Precast"
+    typer.echo(f"{message}\n  fix: precast --debug … shows where it happened", err=True)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precast.cache import Store, StoreInfo, open_store
+from precast.cli.amounts import bytes_text
 from precast.errors import CacheError
 from precast.options import Options
 
@@ -36,7 +37,7 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     # A path is one word to people who copy it: never wrapped, never read as markup.
     console.print(Text(f"{found.directory}"), soft_wrap=True)
     share = f", {found.bytes / found.limit:.0%} full" if found.limit else ""
-    console.print(Text(f"{_entries(found.entries)}, {_amount(found.bytes)} of {_amount(found.limit)}{share}"))
+    console.print(Text(f"{_entries(found.entries)}, {bytes_text(found.bytes)} of {bytes_text(found.limit)}{share}"))
     if found.kinds:
         console.print(_as_table(found))
 
@@ -49,7 +50,7 @@ def clear(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] 
         if not found.entries:
             typer.echo("The cache is empty.")
             return
-        amount = f"{_entries(found.entries)}, {_amount(found.bytes)}"
+        amount = f"{_entries(found.entries)}, {bytes_text(found.bytes)}"
         if not yes:
             typer.confirm(f"Remove {amount} from {found.directory}?", abort=True)
         with Console(stderr=True).status("Removing…"):
@@ -75,16 +76,6 @@ def _entries(count: int) -> str:
     return "1 entry" if count == 1 else f"{count} entries"
 
 
-def _amount(count: int) -> str:
-    """Bytes in the powers of 1024 that the option for the limit is given in."""
-    size, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.1f} {unit}" if unit != "B" else f"{count} B"
-
-
 def _as_table(found: StoreInfo) -> Table:
     table = Table("kind", box=None, pad_edge=False)
     table.add_column("entries", justify="right")
@@ -92,7 +83,7 @@ def _as_table(found: StoreInfo) -> Table:
     table.add_column("last used")
     for kind in found.kinds:
         last_used = datetime.fromtimestamp(kind.last_used).strftime("%Y-%m-%d %H:%M")
-        table.add_row(kind.kind, str(kind.entries), _amount(kind.bytes), last_used)
+        table.add_row(kind.kind, str(kind.entries), bytes_text(kind.bytes), last_used)
     return table
 
 

@@ -1,12 +1,17 @@
-"""``precast explain module:factory``: what native code a model becomes."""
+"""``precast explain``: what native code a model becomes, and where its time goes."""
 
-import sys
-from importlib import import_module
-from typing import Annotated, Any
+import json
+from pathlib import Path
+from typing import Annotated
 
+import torch
 import typer
 
-from precast.errors import InputTypeError, InputValueError
+from precast.api import compile
+from precast.cli.model_calls import call_of
+from precast.cli.model_reference import Model, load_model
+from precast.cli.progress import telling_steps
+from precast.report import Profile, profile
 from precast.report import explain as explain_call
 
 app = typer.Typer(add_completion=False)
@@ -14,37 +19,39 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def explain(
-    factory: Annotated[str, typer.Argument(help="module:function; it returns (model, args) or (model, args, kwargs).")],
+    model: Annotated[str, typer.Argument(help="package.module:factory or file.py:factory.")],
+    inference: Annotated[bool, typer.Option("--inference", help="Without gradients.")] = False,
+    profiled: Annotated[
+        bool, typer.Option("--profile", help="Build it, run it, and tell where the time goes.")
+    ] = False,
+    calls: Annotated[int, typer.Option(min=1, help="How often to run it for a profile.")] = 10,
+    trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the last call to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Tell what native code a model becomes."""
-    model, args, kwargs = made_by(factory)
-    typer.echo(str(explain_call(model, *args, **kwargs)))
+    """Tell what native code a model becomes, and where its time goes.
+
+    The factory returns (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
+    """
+    with telling_steps() as tell:
+        tell(f"loading {model}")
+        loaded = load_model(model)
+        if profiled or trace is not None:
+            tell(f"compiling, and running {calls} times")
+            found = profile_of(loaded, calls=calls, train=not inference)
+            if trace is not None:
+                found.save_trace(trace)
+            typer.echo(json.dumps(found.as_data(), indent=2) if as_json else str(found))
+            return
+        tell("compiling")
+        with torch.set_grad_enabled(not inference):
+            explanation = explain_call(loaded.module, *loaded.args, **loaded.kwargs)
+    typer.echo(json.dumps(explanation.as_data(), indent=2) if as_json else str(explanation))
 
 
-def made_by(factory: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """What the function called ``module:function`` returns: a model and one call of it."""
-    module_name, _, name = factory.partition(":")
-    if not module_name or not name:
-        raise InputValueError(
-            f"{factory!r} names no function",
-            why="the model comes from a function that makes it, named module:function",
-            fix="write, for example, precast explain my_models:small_bert",
-        )
-    # As `python -m` does: a module of the folder that one is in can be named.
-    sys.path.insert(0, "")
-    try:
-        function = getattr(import_module(module_name), name)
-    except (ImportError, AttributeError) as problem:
-        raise InputValueError(
-            f"{factory!r} cannot be imported",
-            why=str(problem),
-            fix="check the names, and run the command where the module can be imported",
-        ) from problem
-    made = function()
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[1], tuple):
-        raise InputTypeError(
-            f"{factory} returned a {type(made).__name__}",
-            why="it has to give the model and the arguments of one call",
-            fix="return (model, (x, y)), or (model, (x,), {'mask': mask})",
-        )
-    return made[0], made[1], made[2] if len(made) == 3 else {}
+def profile_of(model: Model, *, calls: int, train: bool) -> Profile:
+    """Where the time of so many calls goes."""
+    compiled = compile(model.module, options={"profile": True})
+    call = call_of(compiled, model, train=train)
+    for _ in range(calls):
+        call()
+    return profile(compiled)

@@ -8,12 +8,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from precast.cache.folder import check_private
+from precast.errors import CacheError
 from precast.options import Options
+from precast.runtime.processor import LEVELS
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)
@@ -43,6 +47,7 @@ def examine(options: Options) -> tuple[Finding, ...]:
         examine_python(sys.version_info[:3]),
         examine_onednn(Path(sys.prefix) / "lib"),
         examine_torch(_installed_version("torch")),
+        examine_onednn_headers(Path(sys.prefix) / "include"),
         examine_compiler(options.compiler or "g++"),
         examine_cache(options.cache_directory),
         examine_processor(Path("/proc/cpuinfo")),
@@ -61,6 +66,12 @@ def examine_onednn(folder: Path) -> Finding:
     return Finding("oneDNN", bool(names), names[-1] if names else "none", "run", "pip install onednn-cpu-gomp")
 
 
+def examine_onednn_headers(folder: Path) -> Finding:
+    """Whether that library's headers lie where their wheel puts them."""
+    ok = (folder / "dnnl.h").exists()
+    return Finding("oneDNN headers", ok, str(folder) if ok else "none", "compile", "pip install onednn-devel-cpu-gomp")
+
+
 def examine_torch(version: str | None) -> Finding:
     """Whether torch is installed and new enough."""
     ok = version is not None and tuple(int(part) for part in version.split(".")[:2]) >= OLDEST_TORCH
@@ -68,16 +79,25 @@ def examine_torch(version: str | None) -> Finding:
 
 
 def examine_compiler(command: str) -> Finding:
-    """Whether the C++ compiler can be called."""
+    """Whether the C++ compiler can be called, and builds a library with OpenMP."""
     version = _first_line_of([*shlex.split(command), "--version"])
     fix = "install g++ (Debian: apt install g++), or name another compiler in PRECAST_CXX"
-    return Finding("C++ compiler", version is not None, version or f"no {command}", "compile", fix)
+    if version is None:
+        return Finding("C++ compiler", False, f"no {command}", "compile", fix)
+    problem = _what_stops(shlex.split(command))
+    return Finding("C++ compiler", problem is None, version if problem is None else problem, "compile", fix)
 
 
 def examine_cache(folder: Path) -> Finding:
-    """Whether the cache folder can be written, or made where it is not there yet."""
+    """Whether the cache folder is the user's alone and can be written, or made where it is not there yet."""
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     ok = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    if ok and nearest == folder:
+        try:
+            check_private(folder)
+        except CacheError as problem:
+            what, *rest = str(problem).splitlines()
+            return Finding("cache folder", False, what, "compile", rest[-1].partition("fix: ")[2])
     return Finding("cache folder", ok, str(folder), "compile", "name a folder that you may write in PRECAST_CACHE_DIR")
 
 
@@ -88,7 +108,22 @@ def examine_processor(facts: Path) -> Finding:
     told = [feature for feature in TOLD_FEATURES if feature in flags]
     ok = all(feature in told for feature in FAST_FEATURES)
     fix = "use an x86-64 processor with AVX2 and FMA; programs run without them, but slowly"
-    return Finding("processor", ok, " ".join(told) or "no known features", "run fast", fix)
+    levels = [level for level, needed in LEVELS.items() if set(needed) <= set(flags)]
+    found = " ".join([*levels[-1:], *told])
+    return Finding("processor", ok, found or "no known features", "run fast", fix)
+
+
+def _what_stops(command: list[str]) -> str | None:
+    """What the compiler says when it cannot build a small library; None if it can."""
+    program = '#include <omp.h>\nextern "C" int threads() { return omp_get_max_threads(); }\n'
+    with tempfile.TemporaryDirectory(prefix="precast-doctor-") as folder:
+        arguments = ["-x", "c++", "-std=c++17", "-fopenmp", "-shared", "-fPIC", "-", "-o", f"{folder}/small.so"]
+        try:
+            done = subprocess.run([*command, *arguments], input=program, capture_output=True, text=True, timeout=60)
+        except (OSError, subprocess.SubprocessError) as problem:
+            return str(problem)
+    lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+    return None if done.returncode == 0 else (lines[0] if lines else f"exit code {done.returncode}")
 
 
 def _installed_version(package: str) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from precast.errors import InputTypeError, InputValueError
+from precast.errors import InputTypeError, InputValueError, PrecastError
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class Model:
 
 def load_model(reference: str) -> Model:
     """Import what the reference names and call it."""
+    return model_of(call_factory(reference), reference)
+
+
+def call_factory(reference: str) -> Any:
+    """What the function that the reference names returns."""
     place, colon, name = reference.rpartition(":")
     if not colon or not place or not name:
         raise InputValueError(
@@ -36,8 +41,21 @@ def load_model(reference: str) -> Model:
             fix="Write package.module:factory or file.py:factory.",
         )
     factory = _attribute(_module(place), name, reference)
-    result = factory()
-    if not isinstance(result, tuple) or not 2 <= len(result) <= 4:
+    try:
+        return factory()
+    except PrecastError:
+        raise
+    except Exception as problem:
+        raise InputValueError(
+            f"{reference} failed: {type(problem).__name__}: {problem}",
+            why="the factory itself raised this",
+            fix="mend the factory; precast --debug … shows where it failed",
+        ) from problem
+
+
+def model_of(result: Any, reference: str) -> Model:
+    """A factory's result, taken apart."""
+    if not isinstance(result, tuple) or not 2 <= len(result) <= 4 or not isinstance(result[1], tuple | list):
         raise InputTypeError(
             f"{reference} returned a {type(result).__name__}.",
             why="a factory returns (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes)",

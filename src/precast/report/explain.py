@@ -29,6 +29,10 @@ class Explanation:
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.graphs))
 
+    def as_data(self) -> list[dict[str, Any]]:
+        """The same as plain data, for JSON."""
+        return [graph.as_data() for graph in self.graphs]
+
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """The operators that torch runs, of all graphs, each once."""

@@ -55,6 +55,19 @@ class GraphExplanation:
         """Bytes that kernels and library calls read and write."""
         return _total(step.moved for step in (*self.kernels, *self.library_calls))
 
+    def as_data(self) -> dict[str, object]:
+        """The same as plain data; bytes that depend on dynamic sizes are expressions."""
+        return {
+            "graph": self.name,
+            "steps": [
+                {"kind": step.kind, "name": step.name, "operators": step.operators, "bytes": _number(step.moved)}
+                for step in (*self.kernels, *self.library_calls)
+            ],
+            "fallbacks": [{"operator": line.operator, "at": line.at} for line in self.fallbacks],
+            "left_to_torch": [{"operator": line.operator, "at": line.at} for line in self.left_to_torch],
+            "scratch_bytes": _number(self.scratch),
+        }
+
     def __str__(self) -> str:
         calls = len(self.fallbacks) + len(self.left_to_torch)
         head = (
@@ -126,6 +139,10 @@ def _step_lines(steps: Sequence[StepLine]) -> list[str]:
         f"  {step.kind:<8} {name:<{names}}   {word:<{longest}}   {_bytes(step.moved)}"
         for step, name, word in zip(steps, shown, words, strict=True)
     ]
+
+
+def _number(size: Index) -> int | str:
+    return str(size) if size.constant is None else size.constant
 
 
 def _at(line: TorchLine) -> str:

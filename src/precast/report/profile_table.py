@@ -76,9 +76,9 @@ def _place(lines: Sequence[str]) -> str:
     """The last line, by its file's name alone, and how many others there are."""
     if not lines:
         return ""
-    path, _, rest = lines[-1].partition(":")
+    path, is_line, rest = lines[-1].partition(":")
     others = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
-    return f"{Path(path).name}:{rest.partition(' ')[0]}{others}"
+    return f"{Path(path).name}:{rest.partition(' ')[0]}{others}" if is_line else f"{lines[-1]}{others}"
 
 
 def _shortened(text: str) -> str:

@@ -15,7 +15,7 @@ from torch import fx
 
 from precast.ir.loops.index import Computed, Index, Symbol, Variable, evaluate
 from precast.ir.loops.program import Check, FallbackStep, LibraryCall, Step, read_by, written_by
-from precast.ir.node_meta import has_value, source_line_of, value_of
+from precast.ir.node_meta import has_value, module_path_of, source_line_of, value_of
 from precast.ops.cost import flops, size_hint
 from precast.ops.facts import Fact, facts_of
 
@@ -43,7 +43,7 @@ def costs_of(steps: Sequence[Step], graph: fx.Graph) -> tuple[StepCost, ...]:
             kind_of(step),
             step.name,
             operators_of(step),
-            tuple(dict.fromkeys(str(line) for node in own if (line := source_line_of(node)))),
+            tuple(dict.fromkeys(place for node in own if (place := place_of(node)))),
             sum(_number(buffer.byte_size, sizes) for buffer in dict.fromkeys((*read_by(step), *written_by(step)))),
             round(share),
         )
@@ -61,6 +61,12 @@ def kind_of(step: Step) -> str:
         case Check():
             return "check"
     return "kernel"
+
+
+def place_of(node: fx.Node) -> str:
+    """The user's line that led to a node; else, where only library code did, its submodule."""
+    line, path = source_line_of(node), module_path_of(node)
+    return str(line) if line else f"module {path}" if path else ""
 
 
 def operators_of(step: Step) -> tuple[str, ...]:

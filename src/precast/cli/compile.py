@@ -1,0 +1,47 @@
+"""``precast compile``: a model to one shared library for this machine."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precast.cli.amounts import bytes_text, seconds_text
+from precast.cli.model_reference import load_model
+from precast.cli.progress import telling_steps
+from precast.packaging import aot_compile
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def compile(
+    model: Annotated[str, typer.Argument(help="package.module:factory or file.py:factory.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The library to write.")] = Path("model.so"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compile a model into one shared library for this machine.
+
+    Code and weights are in it: C and C++ call it through precast.h, Python through precast.runtime.aot_load. For other
+    machines, and for people you do not know, use `precast package`.
+    """
+    started = time.perf_counter()
+    with telling_steps() as tell:
+        tell(f"loading {model}")
+        loaded = load_model(model)
+        tell("exporting and compiling")
+        path = Path(
+            aot_compile(
+                loaded.module,
+                loaded.args,
+                loaded.kwargs,
+                dynamic_shapes=loaded.dynamic_shapes,
+                options={"output_path": output},
+            )
+        )
+    size, seconds = path.stat().st_size, time.perf_counter() - started
+    if as_json:
+        typer.echo(json.dumps({"file": str(path), "bytes": size, "seconds": seconds}, indent=2))
+    else:
+        typer.echo(f"{output}: {bytes_text(size)}, in {seconds_text(seconds)}")

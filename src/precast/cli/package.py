@@ -1,0 +1,71 @@
+"""``precast package``: a model to one file that runs without torch."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from precast.artifact.package import open_package
+from precast.cli.amounts import bytes_text, seconds_text
+from precast.cli.model_reference import Model, call_factory, model_of
+from precast.cli.progress import telling_steps
+from precast.export import load as load_program
+from precast.packaging import package as package_model
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def package(
+    model: Annotated[str, typer.Argument(help="package.module:factory, file.py:factory, or an exported program.pt2.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("model.precast"),
+    targets: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="native, x86-64-v3 or x86-64-v4; may be given several times. [default: native]"),
+    ] = None,
+    samples: Annotated[bool, typer.Option(help="Keep the example call and its results, for `precast verify`.")] = True,
+    sign: Annotated[Path | None, typer.Option(help="PEM file of a private ed25519 key to sign with.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Package a model into one file that runs without torch.
+
+    The factory returns (module, args), (module, args, kwargs), (module, args, kwargs, dynamic_shapes), or several
+    entries over one set of weights: {"forward": (module, args), "eval": (module, args)}.
+    """
+    started = time.perf_counter()
+    with telling_steps() as tell:
+        tell(f"loading {model}")
+        what, arguments = what_to_package(model)
+        tell("exporting, compiling and writing")
+        path = package_model(
+            what, **arguments, path=output, targets=tuple(targets or ("native",)), samples=samples, sign=sign
+        )
+    manifest = open_package(path).manifest
+    facts = {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "entries": [entry.name for entry in manifest.entries],
+        "targets": [target.name for target in manifest.targets],
+        "seconds": time.perf_counter() - started,
+    }
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(
+        f"{path}: {bytes_text(path.stat().st_size)}, entries {', '.join(facts['entries'])}, "  # type: ignore[arg-type]
+        f"targets {', '.join(facts['targets'])}, in {seconds_text(time.perf_counter() - started)}"  # type: ignore[arg-type]
+    )
+
+
+def what_to_package(reference: str) -> tuple[Any, dict[str, Any]]:
+    """What ``precast.package`` is given: first argument and others."""
+    if reference.endswith(".pt2"):
+        return load_program(reference), {}
+    made = call_factory(reference)
+    if isinstance(made, Mapping):
+        return made, {}
+    model: Model = model_of(made, reference)
+    return model.module, {"args": model.args, "kwargs": model.kwargs, "dynamic_shapes": model.dynamic_shapes}

@@ -1,0 +1,50 @@
+"""What a ``.precast`` file says about itself, without torch and without running anything of it."""
+
+from pathlib import Path
+from typing import Any
+
+from precast.artifact.manifest import EntryDescription, PackedEntry, Target, TensorDescription
+from precast.artifact.package import Package
+from precast.artifact.signatures import SUFFIX
+from precast.runtime.processor import processor_features
+
+
+def summary_of(package: Package, path: Path) -> dict[str, Any]:
+    """The manifest in short."""
+    manifest = package.manifest
+    stored = {record.storage for record in manifest.state.values()}
+    return {
+        "made with": [f"{name} {version}" for name, version in manifest.made_with.items()],
+        "bytes": path.stat().st_size,
+        "signed": Path(f"{path}{SUFFIX}").exists(),
+        "targets": [_target(target) for target in manifest.targets],
+        "libraries": list(manifest.libraries),
+        "state": len(manifest.state),
+        "stored weights": len(stored),
+        "files": {name: record.size for name, record in manifest.files.items()},
+        "entries": {entry.name: _entry(entry) for entry in manifest.entries},
+    }
+
+
+def _target(target: Target) -> dict[str, Any]:
+    missing = sorted(set(target.features) - processor_features())
+    return {"name": target.name, "runs here": not missing, "missing": missing}
+
+
+def _entry(entry: PackedEntry) -> dict[str, Any]:
+    interface: EntryDescription = entry.interface
+    sizes = () if entry.call is None else entry.call.symbols
+    names = [each.name for each in interface.inputs]
+    if entry.call is not None and len(entry.call.argument_names) == len(names):
+        names = list(entry.call.argument_names)
+    return {
+        "inputs": [_tensor(each, name) for each, name in zip(interface.inputs, names, strict=True)],
+        "outputs": [_tensor(each, each.name) for each in interface.outputs],
+        "updates": [_tensor(each, each.name) for each in interface.updates],
+        "sizes": [f"{size.symbol} = {size.name} in {size.range_text}" for size in sizes],
+        "samples": len(entry.samples),
+    }
+
+
+def _tensor(tensor: TensorDescription, name: str) -> str:
+    return f"{name}: {tensor.dtype}[{', '.join(map(str, tensor.shape))}]"

@@ -1,0 +1,91 @@
+"""``precast run``: call an entry of a ``.precast`` file, without torch."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from precast.artifact.package import open_package
+from precast.cli.amounts import seconds_text
+from precast.cli.package_calls import (
+    Array,
+    call_with_arrays,
+    call_with_sample,
+    named_arrays,
+    packed_entry,
+    read_arrays,
+)
+from precast.runtime import load
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="A .precast file.")],
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Option("--input", "-i", help="A .npy or .npz file; once for each tensor. Without it: the file's sample."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the results to this .npz file.")] = None,
+    entry: Annotated[str | None, typer.Option(help="Which entry to call.")] = None,
+    threads: Annotated[int | None, typer.Option(help="How many threads; as many as OpenMP takes if not given.")] = None,
+    target: Annotated[str | None, typer.Option(help="Which native code; the best that runs here if not given.")] = None,
+    key: Annotated[Path | None, typer.Option("--require-signature", help="PEM file of who must have signed.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a .precast file, without torch.
+
+    Native code in the file runs with your rights: run files of people you trust, or require their signature.
+    """
+    started = time.perf_counter()
+    model = load(file, threads=threads, target=target, require_signature=key)
+    loaded = time.perf_counter()
+    package = open_package(file)
+    chosen = packed_entry(package, entry)
+    call = call_with_arrays(model, chosen, read_arrays(inputs)) if inputs else call_with_sample(model, package, chosen)
+    called = time.perf_counter()
+    results = named_arrays(call())
+    seconds = time.perf_counter() - called
+    if output is not None:
+        numpy.savez(output, allow_pickle=False, **results)
+    facts: dict[str, Any] = {
+        "entry": chosen.name,
+        "target": model.target,
+        "load_seconds": loaded - started,
+        "call_seconds": seconds,
+    }
+    if as_json:
+        typer.echo(json.dumps({**facts, "outputs": {name: _facts(array) for name, array in results.items()}}, indent=2))
+        return
+    typer.echo(f"{chosen.name} ({model.target}): loaded in {seconds_text(loaded - started)}, "
+               f"ran in {seconds_text(seconds)}")  # fmt: skip
+    Console().print(_as_table(results))
+
+
+def _facts(array: Array) -> dict[str, Any]:
+    numbers = array.astype(numpy.float64) if array.size else numpy.zeros(1)
+    return {
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "mean": float(numbers.mean()),
+        "min": float(numbers.min()),
+        "max": float(numbers.max()),
+    }
+
+
+def _as_table(results: dict[str, Array]) -> Table:
+    table = Table("result", "dtype", "shape", box=None, pad_edge=False)
+    for column in ("mean", "min", "max"):
+        table.add_column(column, justify="right")
+    for name, array in results.items():
+        facts = _facts(array)
+        numbers = [f"{facts[column]:.6g}" for column in ("mean", "min", "max")]
+        table.add_row(Text(name), facts["dtype"], "×".join(map(str, array.shape)) or "scalar", *numbers)  # noqa: RUF001
+    return table

@@ -1,0 +1,49 @@
+"""``precast verify``: is a ``.precast`` file whole, and does it compute here what it computed where it was made?"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from precast.runtime import load
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="A .precast file.")],
+    threads: Annotated[int | None, typer.Option(help="How many threads; as many as OpenMP takes if not given.")] = None,
+    target: Annotated[str | None, typer.Option(help="Which native code; the best that runs here if not given.")] = None,
+    native: Annotated[bool, typer.Option(help="Run the file's native code; without it torch interprets.")] = True,
+    key: Annotated[Path | None, typer.Option("--require-signature", help="PEM file of who must have signed.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check a .precast file and its numbers on this machine.
+
+    Every hash is checked, then every sample is run and compared, within tolerances that come from float64. A file that
+    does not pass is refused with exit code 3.
+    """
+    with Console(stderr=True).status("verifying"):
+        model = load(file, threads=threads, target=target, allow_native=native, require_signature=key)
+        checks = model.verify()
+    if as_json:
+        typer.echo(
+            json.dumps({"ok": True, "target": model.target, "checks": [each._asdict() for each in checks]}, indent=2)
+        )
+        return
+    table = Table("entry", "sample", "output", box=None, pad_edge=False)
+    for column in ("largest error", "allowed"):
+        table.add_column(column, justify="right")
+    for each in checks:
+        table.add_row(
+            each.entry, str(each.sample), Text(each.output), f"{each.largest_error:.3g}", f"{each.tolerance:.3g}"
+        )
+    if checks:
+        Console().print(table)
+    agreed = f"{len(checks)} outputs of samples agree" if checks else "it has no samples to run"
+    typer.echo(f"{file}: whole; {agreed}")
