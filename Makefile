@@ -40,7 +40,7 @@ test-all: compiler lint ## the same with every test that needs no GPU (long)
 	@$(PYTEST) -m "not gpu"
 
 .PHONY: demo
-demo: compiler $(READY) ## compile a model, run it and compare it with PyTorch
+demo: compiler $(READY) ## the whole story: compile, train, package, run without torch
 	$(call say,demo)
 	@$(BIN)/python examples/demo.py
 
