@@ -300,3 +300,16 @@ def test_files_of_every_version_still_load(path):
     result = loaded.module()(*args, **kwargs)
     torch.testing.assert_close(result["loss"], torch.tensor(2.75))
     assert loaded.run_decompositions().dialect == "ATEN"
+
+
+def test_sizes_that_turned_out_equal():
+    class Sum(torch.nn.Module):
+        def forward(self, x, y):
+            return x + y if x.shape[0] % 2 == 0 else x
+
+    auto = Dim.AUTO
+    arguments = (torch.ones(4), torch.ones(4))
+    loaded = round_trip(export(Sum(), arguments, dynamic_shapes={"x": {0: auto}, "y": {0: auto}}))
+    assert loaded.module()(torch.ones(6), torch.ones(6)).tolist() == [2.0] * 6
+    with pytest.raises(ValueError, match="does not hold"):
+        loaded.module()(torch.ones(5), torch.ones(5))

@@ -33,7 +33,7 @@ Key = str | os.PathLike[str] | bytes
 
 def sign(manifest: bytes, key: Any) -> bytes:
     """The text of a signature file for this manifest."""
-    private = _private_key(key)
+    private = private_key(key)
     public = private.public_key().public_bytes_raw()
     content = {
         "format": _FORMAT,
@@ -92,7 +92,8 @@ def public_key(key: Any) -> bytes:
     return found.public_bytes_raw()
 
 
-def _private_key(key: Any) -> Ed25519PrivateKey:
+def private_key(key: Any) -> Ed25519PrivateKey:
+    """A private key given in any of its forms."""
     _require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

@@ -14,6 +14,7 @@ from precast.errors import ExportError
 from precast.export.program import ExportedProgram
 from precast.export.serialize.constants import constant_to_json
 from precast.export.serialize.expressions import expression_to_json
+from precast.export.serialize.symbols import sizes_to_json
 from precast.export.serialize.trees import tree_to_json
 from precast.ir.node_meta import value_of
 from precast.ir.program import Program
@@ -31,7 +32,7 @@ def call_to_json(exported: ExportedProgram, outputs: Sequence[int | None], *, ch
     signature = program.signature
     results = list(zip(program.results, signature.outputs, outputs, strict=True))
     leaves = [spec.arg.name for spec in signature.inputs_of(InputKind.USER_INPUT)]
-    guards: list[Json] = [{"condition": expression_to_json(g.condition), "at": g.at} for g in program.sizes.guards]
+    guards = sizes_to_json(program.sizes, {})["guards"]
     return {
         "argument_names": list(exported.origin.argument_names),
         "in_tree": _tree(signature.in_tree),

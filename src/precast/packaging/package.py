@@ -16,7 +16,7 @@ from precast.artifact.archive import Content
 from precast.artifact.manifest import packed_entry
 from precast.artifact.package import SAMPLES, NativeCode, open_package, write_package
 from precast.artifact.schema import Json
-from precast.artifact.signatures import SUFFIX
+from precast.artifact.signatures import SUFFIX, private_key
 from precast.artifact.signatures import sign as sign_manifest
 from precast.artifact.weights import Weight, weight_pieces
 from precast.build.library import build
@@ -73,6 +73,7 @@ def package(
     The same arguments and versions give the same bytes.
     """
     chosen = build_targets(targets)
+    key = None if sign is None else private_key(sign)
     programs = exported_entries(module_or_program_or_entries, args, kwargs, dynamic_shapes)
     if samples is False:
         programs = {name: _without_examples(program) for name, program in programs.items()}
@@ -105,7 +106,7 @@ def package(
         libraries=libraries,
         made_with={"precast": __version__, "torch": str(torch.__version__)},
     )
-    write_signature(written, sign)
+    write_signature(written, key)
     return written
 
 

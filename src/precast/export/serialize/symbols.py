@@ -33,7 +33,10 @@ def sizes_to_json(sizes: SymbolicSizes, hints: dict[str, int]) -> dict[str, Json
         }
         for symbol in sizes.symbols
     ]
-    guards: list[Json] = [{"condition": expression_to_json(g.condition), "at": g.at} for g in sizes.guards]
+    # A guard on a size that turned out to be another is told in terms of that other, too.
+    declared = {symbol.symbol for symbol in sizes.symbols}
+    kept = [guard for guard in sizes.guards if guard.condition.free_symbols <= declared]
+    guards: list[Json] = [{"condition": expression_to_json(guard.condition), "at": guard.at} for guard in kept]
     return {"symbols": symbols, "guards": guards}
 
 
