@@ -87,6 +87,11 @@ def test_what_was_compiled_without_timers_has_no_times(tmp_path):
         precast.profile(plain)
 
 
+def test_the_peak_is_never_below_what_a_step_reached():
+    assert Roofline(1, 100.0, 10.0).at_least(150.0).flops_a_second == 150.0
+    assert Roofline(1, 100.0, 10.0).at_least(50.0).flops_a_second == 100.0
+
+
 def test_the_roofline_is_what_takes_longer():
     roofline = Roofline(1, flops_a_second=100.0, bytes_a_second=10.0)
     assert roofline.shortest_seconds(1000, 10) == 10

@@ -82,7 +82,8 @@ def profile(compiled: Callable[..., Any]) -> Profile:
     [('exp', 'sum')]
     """
     steps = tuple(step for graph in profiled_graphs(compiled) for step in _steps(graph))
-    return Profile(steps, measure_roofline())
+    reached = max((step.cost.flops / step.seconds for step in steps if step.seconds), default=0.0)
+    return Profile(steps, measure_roofline().at_least(reached))
 
 
 def profiled_graphs(compiled: Callable[..., Any]) -> tuple[ProfiledGraph, ...]:
