@@ -34,6 +34,36 @@ def test_torchs_checks_of_inputs_are_no_branches(layer: nn.Module, shape: tuple[
     torch.testing.assert_close(symbolic_trace(layer)(x), layer(x))
 
 
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("table", torch.ones(3, 2))
+
+    def forward(self, x):
+        self.count += 1
+        for row in range(self.table.shape[0]):
+            x = x + self.table[row]
+        return x * self.count
+
+
+def test_updates_of_buffers_are_recorded_and_not_done():
+    model = Counter()
+    traced = symbolic_trace(model)
+    assert model.count == 0
+    x = torch.ones(2)
+    assert [traced(x)[0].item() for _ in range(2)] == [4, 8]
+    assert model.count == 2
+
+
+def test_batch_normalization_counts_when_it_runs():
+    model = nn.BatchNorm1d(2).train()
+    traced = symbolic_trace(model)
+    assert model.num_batches_tracked == 0
+    traced(torch.randn(4, 2))
+    assert model.num_batches_tracked == 1
+
+
 def test_a_model_on_meta_stays_there():
     traced = symbolic_trace(nn.Linear(10**6, 10**6, device="meta"))
     assert all(parameter.is_meta for parameter in traced.parameters())
@@ -157,13 +187,14 @@ def test_everything_is_put_back_when_tracing_fails(function):
             return function(self.inner(x))
 
     before = {name: getattr(torch, name) for name in (*_MAKERS, *_INQUIRERS)}
-    call, getattribute, grad_mode = nn.Module.__call__, nn.Module.__getattr__, torch.is_grad_enabled()
+    methods, grad_mode = (nn.Module.__call__, nn.Module.__getattr__, nn.Module.__setattr__), torch.is_grad_enabled()
     failing = Failing()
     attributes = dict(failing.__dict__)
     with pytest.raises((PlantedError, CaptureError)):
         symbolic_trace(failing)
     assert {name: getattr(torch, name) for name in before} == before
-    assert (nn.Module.__call__, nn.Module.__getattr__, torch.is_grad_enabled()) == (call, getattribute, grad_mode)
+    assert (nn.Module.__call__, nn.Module.__getattr__, nn.Module.__setattr__) == methods
+    assert torch.is_grad_enabled() == grad_mode
     assert failing.__dict__ == attributes
 
 

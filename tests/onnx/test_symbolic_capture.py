@@ -6,6 +6,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+import precast
 from precast.capture import Dim
 from precast.errors import InputValueError, OnnxError
 from precast.onnx import export
@@ -92,3 +93,14 @@ def test_a_damaged_file_of_weights(tmp_path):
     program = export(Encoder("meta"), (IDS,), capture="symbolic")
     with pytest.raises(InputValueError, match="cannot be read"):
         program.attach_weights(tmp_path / "weights.safetensors")
+
+
+def test_a_module_that_was_traced_with_a_branch_not_taken():
+    def function(x):
+        if x.sum() > 0:
+            return x
+        return x.relu()
+
+    x = torch.tensor([-1.0, 0.5])
+    traced = precast.symbolic_trace(function, assume_false=True)
+    assert export(traced, (x,), capture="symbolic")(x).tolist() == [0, 0.5]

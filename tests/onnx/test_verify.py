@@ -1,12 +1,14 @@
 """Verification finds models that are wrong, and says where they go wrong first."""
 
+import sys
+
 import pytest
 import torch
 from onnxscript import opset18 as op
 from torch import nn
 
 from precast.capture import Dim
-from precast.errors import OnnxError, OnnxMismatchError
+from precast.errors import OnnxError, OnnxMismatchError, ToolMissingError
 from precast.onnx import export
 from precast.onnx.closeness import difference
 from precast.onnx.other_sizes import resized
@@ -95,3 +97,12 @@ def test_resized_tensors_keep_to_the_examples_values():
 
 def test_resized_offsets_stay_in_order():
     assert resized(torch.tensor([0, 2, 5]), (5,), {}).tolist() == [0, 2, 5, 5, 5]
+
+
+def test_without_onnxruntime_the_structure_is_checked(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    program = export(torch.sin, (torch.rand(3),))
+    assert program.verification.checked == ("structure",)
+    assert "onnxruntime is not installed" in str(program.verification)
+    with pytest.raises(ToolMissingError, match="not installed"):
+        program(torch.rand(3))

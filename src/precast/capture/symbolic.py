@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from precast.capture.call import as_identifier
 from precast.capture.symbolic_factories import recorded_factories
+from precast.capture.symbolic_state import StateProxy, recorded_assignments
 from precast.errors import CaptureError, DataDependentError, InputTypeError
 from precast.tracing.provenance import innermost_users_line, users_line
 
@@ -51,7 +52,7 @@ def symbolic_trace(
     tracer = _Tracer(call, assume_false=assume_false)
     root = module if isinstance(module, torch.nn.Module) else torch.nn.Module()
     try:
-        with recorded_factories(tracer):
+        with recorded_factories(tracer), recorded_assignments():
             graph = tracer.trace(module)
     except (TraceError, _UnknownValueError) as error:
         raise _explained(error) from error
@@ -120,12 +121,16 @@ class _UnknownValueError(Exception):
 
 
 class _Tracer(fx.Tracer):
-    """Enters every module, and refuses to guess."""
+    """Enters every module, and refuses to guess.
+
+    Buffers are traced as parameters are, so that what a program does to them is recorded and not done.
+    """
 
     def __init__(self, call: _Planned, *, assume_false: bool) -> None:
         super().__init__()
         self._call = call
         self._assume_false = assume_false
+        self._state_names: dict[int, str] = {}
         self.record_stack_traces = True
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
@@ -142,6 +147,19 @@ class _Tracer(fx.Tracer):
         args, kwargs = pytree.tree_unflatten(leaves, self._call.tree)
         return lambda *own: root_fn(*own, **kwargs), [*([self.root] if is_module else []), *args]
 
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if not self._state_names:
+            state = (*self.root.named_parameters(), *self.root.named_buffers())
+            self._state_names = {id(tensor): name for name, tensor in state}
+        name = self._state_names.get(id(attr_val))
+        if name is None:
+            return attr_val
+        if name not in parameter_proxy_cache:
+            parameter_proxy_cache[name] = self.create_proxy(
+                "get_attr", name, (), {}, proxy_factory_fn=lambda node: StateProxy(node, self, attr_val)
+            )
+        return parameter_proxy_cache[name]
+
     def to_bool(self, obj: fx.Proxy) -> bool:
         if self._assume_false or _is_in_torchs_check():
             return False
@@ -149,8 +167,8 @@ class _Tracer(fx.Tracer):
             "The program branches in Python on a value that is only traced.",
             at=innermost_users_line(),
             why=f"{obj.node.name} has no value while tracing symbolically, so neither way is right",
-            fix="Write torch.where or torch.cond, pass what decides in concrete_args, "
-            "or say assume_false=True if the branch is never taken.",
+            fix="Write torch.where or torch.cond, or call precast.symbolic_trace yourself: with what decides in "
+            "concrete_args, or with assume_false=True if the branch is never taken.",
         )
 
     def iter(self, obj: fx.Proxy) -> Any:
