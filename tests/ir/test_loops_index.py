@@ -39,6 +39,7 @@ k = atom(KS)
         (floor_divide(k, s), "0"),
         (floor_divide(floor_divide(i, 2), 2), "(i // 4)"),
         (remainder(i * 2, 4), "(i % 2)*2"),
+        (floor_divide(i * s, s), "i"),
         (floor_divide(i * 6 + j, 12), "(i // 2)"),
         (remainder(i * 6 + j, 12), "(i % 2)*6 + j"),
         (floor_divide(i * 6 + j, 12) * 12 + remainder(i, 2) * 6 + j, "i*6 + j"),

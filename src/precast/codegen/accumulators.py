@@ -24,7 +24,7 @@ from precast.ir.loops.scalars import Accumulator, Cast, Scalar
 
 BLOCK = 1024
 """How many elements are added up in single precision by the lanes of a vector."""
-LANE_BLOCK = 128
+LANE_BLOCK = 32
 """How many elements are added up in single precision one after the other."""
 
 REDUCTIONS = {"sum": "+", "prod": "*", "max": "max", "min": "min", "any": "||", "all": "&&"}

@@ -22,8 +22,10 @@ from precast.ir.loops.program import (
 )
 from precast.ir.loops.rewriting import number_variables
 from precast.ir.loops.scalars import Constant, Load, Named, Scalar, apply
+from precast.lower.collapse import collapse_loops
 from precast.lower.inline import inline_producers
 from precast.lower.merge import merge_kernels
+from precast.lower.split import split_loops
 
 
 def fuse(program: LoopProgram) -> LoopProgram:
@@ -31,9 +33,12 @@ def fuse(program: LoopProgram) -> LoopProgram:
     for fusing_pass in (
         inline_producers,
         remove_dead,
+        split_loops,
+        collapse_loops,
         merge_kernels,
         forward_stores,
         remove_dead,
+        collapse_loops,
         order_loops,
         tidy_names,
     ):

@@ -17,13 +17,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, Variable, atom, constant
+from precast.ir.loops.index import (
+    Index,
+    Variable,
+    atom,
+    coefficient_of,
+    constant,
+    floor_divide,
+    is_between,
+    remainder,
+)
 from precast.ir.loops.program import (
     Kernel,
     Loop,
     LoopProgram,
     Statement,
     Step,
+    Store,
     loads_of,
     read_by,
     statements_of,
@@ -33,7 +43,8 @@ from precast.ir.loops.program import (
     written_by,
 )
 from precast.ir.loops.rewriting import number_variables, rename_variables
-from precast.ir.loops.scalars import Accumulated, walk
+from precast.ir.loops.scalars import Accumulated, Load, walk
+from precast.lower.collapse import divides, split_variable
 
 
 def merge_kernels(program: LoopProgram) -> LoopProgram:
@@ -116,6 +127,8 @@ def _merge_loops(first: Loop, second: Loop) -> Loop | None:
     if not all(store.is_plain for store in stores_of((first, second))):
         # Iterations that meet in one element have an order of their own.
         return None
+    if _reads_from(second, first):
+        first, second = _aligned(first, second)
     length = _common_prefix(first, second)
     while length and not _reads_own_iteration(first, second, length):
         length -= 1
@@ -130,6 +143,25 @@ def _merge_loops(first: Loop, second: Loop) -> Loop | None:
         joined = _join_loop(body, statement) if isinstance(statement, Loop) else None
         body = (*body, statement) if joined is None else joined
     return Loop(left.variables, body, first.accumulators + second.accumulators)
+
+
+def _reads_from(second: Loop, first: Loop) -> bool:
+    return not {store.buffer for store in stores_of((first,))}.isdisjoint(load.buffer for load in loads_of((second,)))
+
+
+def _aligned(first: Loop, second: Loop) -> tuple[Loop, Loop]:
+    """Split variables of either loop where the other has that range in two."""
+    position = 0
+    while position < min(len(first.variables), len(second.variables)):
+        left, right = first.variables[position], second.variables[position]
+        if left.extent != right.extent and divides(right.extent, left.extent):
+            first = split_variable(first, left, floor_divide(left.extent, right.extent))
+        elif left.extent != right.extent and divides(left.extent, right.extent):
+            second = split_variable(second, right, floor_divide(right.extent, left.extent))
+        elif left.extent != right.extent:
+            break
+        position += 1
+    return first, second
 
 
 def _common_prefix(first: Loop, second: Loop) -> int:
@@ -158,16 +190,32 @@ def _reads_own_iteration(first: Loop, second: Loop, length: int) -> bool:
         return False
     for load in loads_of(renamed):
         store = stores.get(load.buffer)
-        if store is not None and not _same_iteration(store.indices, load.indices, first.variables[:length]):
+        if store is not None and not _same_iteration(store, load, first.variables[:length]):
             return False
     return True
 
 
-def _same_iteration(written: tuple[Index, ...], read: tuple[Index, ...], variables: tuple[Variable, ...]) -> bool:
-    for variable in variables:
-        if variable.extent == constant(1):
-            continue
-        places = [dim for dim, index in enumerate(written) if index == atom(variable)]
-        if not places or any(read[dim] != atom(variable) for dim in places):
-            return False
-    return True
+def _same_iteration(store: Store, load: Load, variables: tuple[Variable, ...]) -> bool:
+    written, read = store.buffer.offset(store.indices), load.buffer.offset(load.indices)
+    return all(
+        variable.extent == constant(1)
+        or _has_subscript(store.indices, load.indices, variable)
+        or _is_same_digit(written, read, variable)
+        for variable in variables
+    )
+
+
+def _has_subscript(written: tuple[Index, ...], read: tuple[Index, ...], variable: Variable) -> bool:
+    places = [dim for dim, index in enumerate(written) if index == atom(variable)]
+    return bool(places) and all(read[dim] == atom(variable) for dim in places)
+
+
+def _is_same_digit(written: Index, read: Index, variable: Variable) -> bool:
+    """Whether both addresses tell the variable, as a number tells each of its digits."""
+    step = coefficient_of(written, variable)
+    if step is None or step == constant(0) or coefficient_of(read, variable) != step:
+        return False
+    others = [place - atom(variable) * step for place in (written, read)]
+    return all(
+        is_between(other, step) or is_between(remainder(other, step * variable.extent), step) for other in others
+    )

@@ -182,7 +182,7 @@ def floor_divide(numerator: Index | int, denominator: Index | int) -> Index:
     """Divide and round down, taking out what divides exactly and dropping what is provably smaller than the divisor."""
     numerator, denominator = as_index(numerator), as_index(denominator)
     whole, rest = _split(numerator, denominator)
-    if is_between(rest, denominator):
+    if not rest.terms or is_between(rest, denominator):
         return whole
     if coarse := _coarse(rest, denominator):
         return whole + floor_divide(coarse.numerator, coarse.denominator)
@@ -199,7 +199,7 @@ def remainder(numerator: Index | int, denominator: Index | int) -> Index:
     """What `floor_divide` leaves over."""
     numerator, denominator = as_index(numerator), as_index(denominator)
     _, rest = _split(numerator, denominator)
-    if is_between(rest, denominator):
+    if not rest.terms or is_between(rest, denominator):
         return rest
     if coarse := _coarse(rest, denominator):
         return remainder(coarse.numerator, coarse.denominator) * coarse.grain + coarse.rest
@@ -264,6 +264,7 @@ def atoms(value: Index) -> set[Atom]:
     return found
 
 
+@lru_cache(maxsize=65536)
 def coefficient_of(value: Index, variable: Variable) -> Index | None:
     """The stride of `variable` in `value`; None when `value` is not linear in it."""
     found = constant(0)
@@ -337,9 +338,9 @@ def _rejoin(value: Index) -> Index:
             others = list(monomial)
             others.remove(factor)
             scale = _from_terms({tuple(others): coefficient})
-            partner = scale * factor.denominator * atom(Quotient(factor.numerator, factor.denominator))
-            if set(partner.terms) <= set(value.terms):
-                return value - partner - _from_terms({monomial: coefficient}) + scale * factor.numerator
+            partner = scale * factor.denominator * floor_divide(factor.numerator, factor.denominator)
+            if partner.terms and set(partner.terms) <= set(value.terms):
+                return _sum((value, partner * -1, scale * atom(factor) * -1, scale * factor.numerator))
     return value
 
 

@@ -28,9 +28,20 @@ def substitution(bindings: Mapping[Atom, Index]) -> Callable[[Scalar], Scalar]:
     return change
 
 
+def substitute_variables(body: tuple[Statement, ...], bindings: Mapping[Variable, Index]) -> tuple[Statement, ...]:
+    """Replace variables of loops around `body` by what they are in terms of others."""
+    replacements: dict[Atom, Index] = dict(bindings.items())
+    return _substituted(body, replacements, {})
+
+
 def rename_variables(body: tuple[Statement, ...], names: Mapping[Variable, Variable]) -> tuple[Statement, ...]:
     """Replace loop variables by others, where they are declared and where they are used."""
-    bindings: dict[Atom, Index] = {old: atom(new) for old, new in names.items()}
+    return _substituted(body, {old: atom(new) for old, new in names.items()}, names)
+
+
+def _substituted(
+    body: tuple[Statement, ...], bindings: Mapping[Atom, Index], names: Mapping[Variable, Variable]
+) -> tuple[Statement, ...]:
     change, memo = substitution(bindings), dict[int, Scalar]()
 
     def visit(statement: Statement) -> Statement:
