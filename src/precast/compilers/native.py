@@ -126,7 +126,9 @@ def open_entries(library: Library, programs: Sequence[LoopProgram]) -> tuple[Ent
     """Load a library whose entries are these programs; their fallback steps call torch."""
     fallback = torch_fallback([_HasProgram(program) for program in programs])
     model = open_library(library.path, needs=library.needs, fallback=fallback)
-    return tuple(model[name] for name in model.entries)
+    entries = (model[name] for name in model.entries)
+    # Only files say how an entry was called originally; those of a library take flat tensors.
+    return tuple(entry for entry in entries if isinstance(entry, Entry))
 
 
 @cache
