@@ -198,3 +198,11 @@ def test_custom_operator_by_a_translation_table():
     )
     assert program(torch.ones(2)).tolist() == [3, 3]
     assert ("precast_test_onnx::twice", "custom:<lambda>", 1) in program.rule_summary()
+
+
+def test_a_program_describes_itself_in_few_words():
+    program = export(perceptron(), (torch.randn(3, 4),), dynamic_shapes=({0: Dim("batch")},))
+    assert repr(program) == (
+        "ONNXProgram(input_1: FLOAT[batch,4]) -> (output: FLOAT[batch,2]), 4 nodes, opset 20\n"
+        "checked: structure, example inputs, batch=4"
+    )

@@ -21,7 +21,7 @@ from precast.onnx.verify import Verification
 from precast.onnx.weights import missing_in, missing_weights
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ONNXProgram:
     """What ``precast.onnx.export`` gives.
 
@@ -33,9 +33,18 @@ class ONNXProgram:
     rules: tuple[RuleUse, ...]
     verification: Verification
     updates: tuple[str, ...] = ()
-    input_adapter: InputAdapter | None = field(default=None, repr=False)
-    output_adapter: OutputAdapter | None = field(default=None, repr=False)
-    _session: Session | None = field(default=None, init=False, repr=False)
+    input_adapter: InputAdapter | None = None
+    output_adapter: OutputAdapter | None = None
+    _session: Session | None = field(default=None, init=False)
+
+    def __repr__(self) -> str:
+        """``ONNXProgram(x: FLOAT[batch,4]) -> (y: FLOAT[batch,2]), 4 nodes, opset 20``, and what was checked."""
+        inputs, outputs = (
+            ", ".join(f"{value.name}: {value.dtype}{value.shape}" for value in values)
+            for values in (self.model.graph.inputs, self.model.graph.outputs)
+        )
+        size = f"{len(self.model.graph)} nodes, opset {self.model.opset_imports['']}"
+        return f"ONNXProgram({inputs}) -> ({outputs}), {size}\n{self.verification}"
 
     @property
     def model_proto(self) -> onnx.ModelProto:
