@@ -15,7 +15,6 @@ aten = torch.ops.aten
 COMPLEX = "complex numbers are not compiled"
 SIZE = "a size: known without running anything"
 NOT_COMPILED = {
-    aten._embedding_bag.default: "variable-length bags, and four results of which three are bookkeeping",
     aten._fft_c2r.default: COMPLEX,
     aten._fft_r2c.default: COMPLEX,
     aten._local_scalar_dense.default: "gives a number to Python: the program ends there",

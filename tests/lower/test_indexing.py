@@ -21,7 +21,20 @@ ROWS = torch.tensor([2, 0, 2, 4])
 ANY_SIGN = torch.tensor([[2, -1], [0, -5]])
 MASK = integers(5, 3) > 0
 
+CHOSEN = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 0], [0, 1, 0]], dtype=torch.bool)
 CASES = {
+    "index_put_masked_values": (
+        lambda x, mask, values: x.index_put((mask,), values), [floats(4, 3), CHOSEN, floats(5, seed=1)]),
+    "index_put_masked_rows": (
+        lambda x, mask, values: x.index_put((mask,), values, accumulate=True),
+        [floats(4, 3), CHOSEN[:, 0], floats(2, 3, seed=1)]),
+    "index_put_masked_columns": (
+        lambda x, mask, values: aten.index_put(x, [None, mask], values),
+        [floats(3, 4), CHOSEN[:, 0], floats(3, 2, seed=1)]),
+    "index_put_masked_one": (
+        lambda x, mask, value: x.index_put((mask,), value), [floats(4, 3), CHOSEN, torch.tensor(2.5)]),
+    "as_strided_scatter": (
+        lambda x, part: x.as_strided_scatter(part, (2, 3), (6, 2), 1), [floats(4, 6), floats(2, 3, seed=1)]),
     "embedding": (lambda w, i: aten.embedding(w, i), [floats(7, 5), below(7, 2, 3)]),
     "embedding_i32_bf16": (
         lambda w, i: aten.embedding(w, i) * 2,
@@ -93,6 +106,8 @@ def test_operator_gives_what_eager_gives(model, name):
 
 
 OUTSIDE = {
+    "index_put_masked_too_few": (
+        lambda x, mask, values: x.index_put((mask,), values), [floats(4, 3), CHOSEN, floats(4, seed=1)]),
     "embedding_outside": (lambda w, i: aten.embedding(w, i), [floats(7, 5), torch.tensor([6, 7])]),
     "embedding_negative": (lambda w, i: aten.embedding(w, i), [floats(7, 5), torch.tensor([0, -1])]),
     "gather_outside": (lambda x, i: x.gather(1, i), [floats(4, 6), torch.full((3, 8), 6)]),
@@ -113,7 +128,7 @@ def test_places_outside_raise_as_eager_does(model, name):
     function, inputs = OUTSIDE[name]
     with pytest.raises((IndexError, RuntimeError)) as eager:
         function(*inputs)
-    with pytest.raises(eager.type, match=r"out of (range|bounds)"):
+    with pytest.raises(eager.type, match=r"out of (range|bounds)|shape mismatch"):
         model[name](*inputs)
 
 
@@ -122,15 +137,16 @@ def test_the_interpreter_agrees(name):
     function, inputs = (CASES | OUTSIDE)[name]
     program = fuse(lowered(function, *inputs))
     if name in OUTSIDE:
-        with pytest.raises((IndexError, RuntimeError), match="out of"):
+        with pytest.raises((IndexError, RuntimeError), match=r"out of|shape mismatch"):
             interpret(program, inputs)
         return
     for mine, eager in zip(interpret(program, inputs), as_tuple(function(*inputs)), strict=True):
         torch.testing.assert_close(mine, eager)
 
 
-def test_a_mask_that_decides_the_shape_falls_back():
-    program = lowered(lambda x, m, s: x.index_put((m,), s), floats(2), torch.tensor([True, False]), floats(1).expand(3))
+def test_a_mask_beside_other_subscripts_falls_back():
+    mask, places = torch.tensor([True, False]), torch.tensor([1])
+    program = lowered(lambda x, m, i, s: x.index_put((m, i), s), floats(2, 2), mask, places, floats(1))
     assert any(isinstance(step, FallbackStep) for step in program.steps)
 
 

@@ -1,7 +1,6 @@
 """Which operators are taken apart before native code is made of them.
 
-What has a rule of its own stays whole; of the rest, whatever can be taken apart is, unless torch's own kernel is so
-much better that calling back is worth it.
+What has a rule of its own stays whole; of the rest, whatever can be taken apart is.
 """
 
 from __future__ import annotations
@@ -17,22 +16,20 @@ from precast.ops.decompositions import DecompositionTable, core_decompositions
 
 _aten = torch.ops.aten
 
-# Worth more as a call of torch's kernel than as loops.
-_KEPT_WHOLE = {
-    _aten._scaled_dot_product_flash_attention_for_cpu.default,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
-}
-# In the core set, so that torch's table leaves them whole; their parts have rules.
+# Torch's table of core operators leaves these whole, and their parts have rules.
 _ALSO_TAKEN_APART = [
-    _aten.native_layer_norm,
-    _aten.native_layer_norm_backward,
-    _aten.native_group_norm,
-    _aten.native_group_norm_backward,
+    _aten._batch_norm_with_update_functional,
     _aten.addmv,
-    _aten.select_scatter,
-    _aten.slice_scatter,
+    _aten.as_strided_copy,
+    _aten.batch_norm_backward,
+    _aten.dist,
+    _aten.ldexp,
     _aten.lift_fresh,
-    _aten.detach,
+    _aten.narrow_copy,
+    _aten.permute_copy,
+    _aten.rrelu_with_noise_backward,
+    _aten.unbind_copy,
+    _aten.view_copy,
 ]
 
 
@@ -47,5 +44,5 @@ def native_decompositions() -> NativeDecompositions:
     """The table for the rules there are now."""
     also = {**core_operators_taken_apart(), **get_decompositions(_ALSO_TAKEN_APART)}
     table: DecompositionTable = {**core_decompositions, **also}
-    kept = {*lowered_operators(), *_KEPT_WHOLE}
+    kept = set(lowered_operators())
     return NativeDecompositions({operator: rule for operator, rule in table.items() if operator not in kept})

@@ -3,6 +3,7 @@
 from precast.lower import (
     activation,
     attention,
+    bags,
     convolution,
     distance,
     indexing,
@@ -17,6 +18,7 @@ from precast.lower import (
     resampling,
     scatter,
     softmax,
+    special,
     view,
 )
 from precast.lower.graph import lower_graph
@@ -25,6 +27,7 @@ from precast.lower.graph import lower_graph
 FAMILIES = (
     activation,
     attention,
+    bags,
     convolution,
     distance,
     indexing,
@@ -39,6 +42,7 @@ FAMILIES = (
     resampling,
     scatter,
     softmax,
+    special,
     view,
 )
 

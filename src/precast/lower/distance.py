@@ -1,9 +1,9 @@
-"""Distances between rows of matrices."""
+"""Norms of vectors, and distances between rows of matrices."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -11,6 +11,7 @@ from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.scalars import IndexValue, Load, Scalar, apply, as_scalar, cast
 from precast.lower.builder import Builder, Indices, math_dtype
 from precast.lower.conditions import sure_place
+from precast.lower.reduction import reduced_dims
 from precast.lower.registry import lowering
 
 aten = torch.ops.aten
@@ -29,6 +30,25 @@ def _finish(total: Scalar, p: float) -> Scalar:
     if p in (0, 1) or math.isinf(p):
         return total
     return apply("sqrt", total) if p == 2 else apply("pow", total, as_scalar(1 / p, total.dtype))
+
+
+@lowering(aten.linalg_vector_norm.default)
+def vector_norm(
+    builder: Builder, source: Buffer, ord: float = 2, dim: Sequence[int] | int | None = None, *_: object, **__: object
+) -> Buffer:
+    kind = "min" if ord == -math.inf else "max" if ord == math.inf else "sum"
+    accumulate = math_dtype(builder.result.dtype) if kind != "sum" else "f64"
+    dims = reduced_dims(source, dim)
+    if kind != "sum" and any(source.shape[each].constant == 0 for each in dims):
+        return builder.define(lambda at: as_scalar(0 if kind == "max" else math.inf, builder.result.dtype))
+    return builder.reduce(
+        kind,
+        source,
+        dims,
+        prepare=lambda value, at: _term(cast(value, accumulate), ord),
+        finish=lambda total: _finish(total, ord),
+        accumulate=accumulate,
+    )
 
 
 @lowering(aten._cdist_forward.default)

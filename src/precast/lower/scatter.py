@@ -14,14 +14,16 @@ from collections.abc import Callable, Sequence
 import torch
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, constant
+from precast.ir.loops.index import Index, constant, product
 from precast.ir.loops.interpreter import DTYPES as TORCH_DTYPES
-from precast.ir.loops.program import Store
-from precast.ir.loops.scalars import Constant, Load, Scalar, apply, as_scalar, cast
-from precast.lower.builder import Builder, Indices, Operand, Result, element, is_floating, math_dtype
-from precast.lower.conditions import all_of, check_bounds, out_of_bounds, place
+from precast.ir.loops.program import Check, Store
+from precast.ir.loops.routines import SCAN_KINDS
+from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
+from precast.lower.builder import Builder, Indices, Operand, Result, broadcast_indices, element, is_floating, math_dtype
+from precast.lower.conditions import all_of, check_bounds, out_of_bounds, place, sure_place
 from precast.lower.indexing import advanced, check_indices, has_mask
 from precast.lower.registry import DECLINED, Lowered, lowering
+from precast.lower.view import place_in_memory, reshaped_indices
 
 aten = torch.ops.aten
 
@@ -267,18 +269,62 @@ def _without_leading_ones(values: Buffer, rank: int) -> Buffer:
 def _masked_put(
     builder: Builder, source: Buffer, indices: Sequence[Buffer | None], values: Buffer, accumulate: bool
 ) -> Lowered:
-    """``source[mask] = value``, where the value does not depend on which one of the chosen elements it goes to."""
+    """``source[:, mask] = values``: the n-th chosen element is given the n-th value."""
     given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     (dim, mask), *others = given
-    trailing = len(source.shape) - dim - len(mask.shape)
-    is_same_everywhere = len(values.shape) <= trailing or values.shape[len(values.shape) - trailing - 1].constant == 1
-    if others or dim or not is_same_everywhere or len(values.shape) > trailing + 1:
+    rank = len(mask.shape)
+    if others or not rank:
         return DECLINED
     compute = math_dtype(source.dtype)
+    chosen_rank = len(source.shape) - rank + 1
+    counts = _running_count(builder, mask, values, len(source.shape) - dim - rank)
 
     def formula(at: Indices) -> Scalar:
-        is_chosen = cast(Load(mask, at[: len(mask.shape)]), "bool")
-        old, new = element(source, at, compute), element(values, at[len(at) - len(values.shape) :], compute)
+        own = at[dim : dim + rank]
+        is_chosen = cast(Load(mask, own), "bool")
+        turn = constant(0)
+        if counts is not None:
+            size = counts.shape[0]
+            count = Load(counts, reshaped_indices((size,), mask.shape, own))
+            turn = sure_place("turn", apply("maximum", count - 1, Constant(0, "i64")), size)
+        where = (*at[:dim], turn, *at[dim + rank :])
+        assert len(where) == chosen_rank
+        shown = _without_leading_ones(values, chosen_rank)
+        places = broadcast_indices(shown.shape, where)
+        new = cast(Load(shown, places, is_chosen), compute)
+        old = element(source, at, compute)
         return apply("where", is_chosen, old + new if accumulate else new, old)
 
     return builder.define(formula)
+
+
+def _running_count(builder: Builder, mask: Buffer, values: Buffer, trailing: int) -> Buffer | None:
+    """How many elements are chosen up to each one, which must be as many as the values; None if one serves all."""
+    position = len(values.shape) - trailing - 1
+    room = values.shape[position] if position >= 0 else constant(1)
+    if room.constant == 1:
+        return None
+    total = product(mask.shape)
+    flat_result = Result("i64", (total,))
+    with builder.part("chosen"):
+        flat = builder.define(
+            lambda at: cast(cast(Load(mask, reshaped_indices(mask.shape, (total,), at)), "bool"), "i64"), flat_result
+        )
+        (counts,) = builder.call("scan", [flat], [0, SCAN_KINDS.index("sum")], [flat_result])
+        chosen = builder.reduce("sum", flat, (0,), result=Result("i64", ()))
+        failed = builder.define(lambda at: apply("ne", Load(chosen, ()), IndexValue(room, "i64")), Result("bool", ()))
+    message = "shape mismatch: value tensor cannot be broadcast to indexing result"
+    builder.steps.append(Check(failed.name, failed, "value", message, (builder.origin,)))
+    return counts
+
+
+@lowering(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    builder: Builder, source: Buffer, values: Buffer, size: object, stride: Sequence[Index | int],
+    storage_offset: Index | int | None = None,
+) -> Lowered:  # fmt: skip
+    located = place_in_memory(source, stride, storage_offset)
+    if located is None:
+        return DECLINED
+    always = Constant(True, "bool")
+    return scatter_into(builder, source, values.shape, lambda at: (located(at), always), lambda at: Load(values, at))

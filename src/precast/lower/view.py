@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -269,24 +269,41 @@ def as_strided(
     builder: Builder, source: Buffer, size: Sequence[Size], stride: Sequence[Size], storage_offset: Size | None = None
 ) -> Lowered:
     """Elements by their place in memory, where the source fills its memory without holes."""
+    located = place_in_memory(source, stride, storage_offset)
+    return DECLINED if located is None else builder.view(source, located)
+
+
+def place_in_memory(
+    source: Buffer, stride: Sequence[Size], storage_offset: Size | None
+) -> Callable[[Indices], Indices] | None:
+    """Which element of `source` lies where these strides lead to; None where that cannot be told."""
     dims = [dim for dim, extent in enumerate(source.shape) if extent.constant != 1]
     strides = {dim: source.strides[dim].constant for dim in dims}
     if not is_dense(source.shape, source.strides) or None in strides.values():
-        return DECLINED
+        return None
 
-    def located(at: Indices) -> list[Index]:
+    def located(at: Indices) -> Indices:
         flat = as_index(storage_offset or 0)
         for position, step in zip(at, stride, strict=True):
             flat = flat + position * step
-        return [_along(flat, strides[dim], source.shape[dim]) if dim in strides else constant(0)
-                for dim in range(len(source.shape))]  # fmt: skip
+        return tuple(_along(flat, strides[dim], source.shape[dim]) if dim in strides else constant(0)
+                     for dim in range(len(source.shape)))  # fmt: skip
 
-    return builder.view(source, located)
+    return located
 
 
 def _along(flat: Index, stride: int | None, size: Index) -> Index:
     assert stride is not None
     return remainder(floor_divide(flat, stride), size)
+
+
+@lowering(aten.unfold.default)
+def unfold(builder: Builder, source: Buffer, dimension: int, size: int, step: int) -> Buffer:
+    """Windows of `size` along a dimension, every `step`; the window's own dimension comes last."""
+    if not source.shape:
+        return builder.view(source, lambda at: ())
+    dim = dimension % len(source.shape)
+    return builder.view(source, lambda at: [*at[:dim], at[dim] * step + at[-1], *at[dim + 1 : -1]])
 
 
 @lowering(aten.pixel_shuffle.default)

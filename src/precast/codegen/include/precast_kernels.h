@@ -3,6 +3,7 @@
 
 #include "precast_math.h"
 #include "precast_random.h"
+#include "precast_special.h"
 
 namespace precast {
 

@@ -211,7 +211,8 @@ class _Run:
             case IndexValue(position, dtype):
                 return self.positions(position).to(DTYPES[dtype])
             case Apply(operation, arguments, _):
-                function = _SPECIAL.get(operation) or getattr(torch, operation)
+                function = _SPECIAL.get(operation) or getattr(torch, operation, None)
+                function = function or getattr(torch.special, operation)
                 result = function(*(values[id(argument)] for argument in arguments))
                 assert isinstance(result, torch.Tensor)
                 return result

@@ -28,7 +28,22 @@ BINARY = (
     "sub",
 )  # fmt: skip
 TERNARY = ("random_bits", "where")
-ARITIES = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), **dict.fromkeys(TERNARY, 3)}
+# As in ``torch.special``.
+SPECIAL_UNARY = (
+    "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "erfcx", "erfinv", "exp2", "i0", "i0e", "i1", "i1e",
+    "modified_bessel_k0", "modified_bessel_k1", "ndtri", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1",
+    "spherical_bessel_j0",
+)  # fmt: skip
+SPECIAL_BINARY = (
+    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w",
+    "gammainc", "gammaincc", "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l",
+    "legendre_polynomial_p", "zeta",
+)  # fmt: skip
+ARITIES = {
+    **dict.fromkeys((*UNARY, *SPECIAL_UNARY), 1),
+    **dict.fromkeys((*BINARY, *SPECIAL_BINARY), 2),
+    **dict.fromkeys(TERNARY, 3),
+}
 PREDICATES = frozenset({
     "eq", "ge", "gt", "is_inf", "is_nan", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
     "ne",
