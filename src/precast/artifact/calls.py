@@ -18,6 +18,7 @@ from precast.artifact.schema import (
     OneOf,
     Shape,
     Text,
+    brief,
     check_shape,
     damaged,
 )
@@ -179,7 +180,7 @@ def _leaf(content: Any, symbols: set[str]) -> Leaf:
             return TensorLeaf(inside["dtype"], tuple(inside["shape"]))
         if kind in ("size", "constant"):
             return _size_or_constant(kind, inside, symbols)
-    raise damaged("a leaf is not as it should be", f"it is {str(content)[:80]}")
+    raise damaged("a leaf is not as it should be", f"it is {brief(content)}")
 
 
 def _result(content: Any, symbols: set[str]) -> Result:
@@ -190,7 +191,7 @@ def _result(content: Any, symbols: set[str]) -> Result:
             return OutputResult(inside)
         if kind in ("size", "constant"):
             return _size_or_constant(kind, inside, symbols)
-    raise damaged("a result is not as it should be", f"it is {str(content)[:80]}")
+    raise damaged("a result is not as it should be", f"it is {brief(content)}")
 
 
 def _size_or_constant(kind: str, inside: Json, symbols: set[str]) -> SizeLeaf | ConstantLeaf:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from precast.artifact.schema import Json, damaged
+from precast.artifact.schema import Json, brief, damaged
 
 MAX_DEPTH = 50
 _NAMED = ("dtype", "layout", "format", "device", "operator")
@@ -42,7 +42,7 @@ def read_constant(content: Json, depth: int = 0) -> Any:
     if isinstance(content, list):
         return [read_constant(item, depth + 1) for item in content]
     if not isinstance(content, dict) or len(content) != 1:
-        raise damaged("a value is not as it should be", f"it is {str(content)[:80]}")
+        raise damaged("a value is not as it should be", f"it is {brief(content)}")
     ((tag, inside),) = content.items()
     if isinstance(inside, list):
         return _container(tag, inside, depth)

@@ -11,7 +11,7 @@ from fractions import Fraction
 from numbers import Rational
 from typing import Any
 
-from precast.artifact.schema import Json, damaged
+from precast.artifact.schema import Json, brief, damaged
 
 MAX_DEPTH = 50
 MAX_ARGUMENTS = 1000
@@ -133,7 +133,7 @@ _OPERATORS = {
 def check_expression(content: Json, symbols: Collection[str], depth: int = 0) -> None:
     """Raise unless this is an expression over these symbols."""
     if isinstance(content, bool) or depth > MAX_DEPTH:
-        raise damaged("an expression over sizes is not as it should be", f"it holds {content!r} at depth {depth}")
+        raise damaged("an expression over sizes is not as it should be", f"it holds {brief(content)} at depth {depth}")
     if isinstance(content, int):
         return
     if isinstance(content, str):
@@ -141,7 +141,7 @@ def check_expression(content: Json, symbols: Collection[str], depth: int = 0) ->
             raise damaged(f"an expression names the size {content[:80]!r}", "the file declares no such size")
         return
     if not isinstance(content, list) or not content or not isinstance(content[0], str):
-        raise damaged("an expression over sizes is not as it should be", f"it holds {str(content)[:80]}")
+        raise damaged("an expression over sizes is not as it should be", f"it holds {brief(content)}")
     name, *arguments = content
     if name in _CONSTANTS and not arguments:
         return

@@ -70,6 +70,14 @@ def damaged(what: str, why: str) -> ArtifactError:
     return ArtifactError(what, why=why, fix="get the file again from where it was made")
 
 
+def brief(content: object) -> str:
+    """A few words of some content, for a message; it may be nested so deeply that it cannot be printed."""
+    try:
+        return str(content)[:80]
+    except RecursionError:
+        return "something nested very deeply"
+
+
 def parse_json(text: bytes | str, shape: Shape, *, name: str) -> Json:
     """Parse and check; whatever is wrong is an ``ArtifactError`` that names the place."""
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from precast.artifact.constants import read_constant
-from precast.artifact.schema import Json, damaged
+from precast.artifact.schema import Json, brief, damaged
 
 MAX_DEPTH = 100
 MAX_CHILDREN = 1_000_000
@@ -42,10 +42,10 @@ def read_tree(content: Json, depth: int = 0) -> Tree:
     if content == "*":
         return Tree()
     if not isinstance(content, list) or len(content) != 3 or depth > MAX_DEPTH:
-        raise _misshapen(f"it holds {str(content)[:80]} at depth {depth}")
+        raise _misshapen(f"it holds {brief(content)} at depth {depth}")
     kind, context, children = content
     if not isinstance(kind, str) or not isinstance(children, list) or len(children) > MAX_CHILDREN:
-        raise _misshapen(f"it holds {str(content)[:80]}")
+        raise _misshapen(f"it holds {brief(content)}")
     below = tuple(read_tree(child, depth + 1) for child in children)
     tree = _node(kind, context, below)
     if tree.kind in (*_MAPPINGS, "namedtuple") and len(tree.keys) != len(below):
@@ -59,7 +59,7 @@ def _node(kind: str, context: Json, children: tuple[Tree, ...]) -> Tree:
     if kind in ("dict", "OrderedDict"):
         return Tree(kind, _keys(context), children)
     if not isinstance(context, list) or len(context) not in (2, 3):
-        raise _misshapen(f"a {kind[:80]} holds {str(context)[:80]}")
+        raise _misshapen(f"a {kind[:80]} holds {brief(context)}")
     name, rest, *fields = context
     if kind == "defaultdict":
         return Tree(kind, _keys(rest), children, context=name)
