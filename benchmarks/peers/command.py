@@ -5,13 +5,14 @@ Usage::
     python -m benchmarks.peers                                    # everything, 40 minutes, one thread
     python -m benchmarks.peers --quick                            # three models, 8 minutes
     python -m benchmarks.peers --models bert vit --settings inference-1 --contenders eager precast openvino
+    python -m benchmarks.peers --merge first.json second.json third.json --publish
 """
 
 import argparse
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -31,6 +32,13 @@ QUICK_MODELS, QUICK_SETTINGS = ["bert", "resnet50", "llama"], ["inference-1", "t
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what the command line asks for."""
     chosen = _parser().parse_args(arguments)
+    run = results.merge([results.load(path) for path in chosen.merge]) if chosen.merge else _measured(chosen)
+    if chosen.publish:
+        publish.publish(run)
+    print(tables.all_tables(run))
+
+
+def _measured(chosen: argparse.Namespace) -> Run:
     models = chosen.models or (QUICK_MODELS if chosen.quick else list(ARCHITECTURES))
     settings = chosen.settings or (QUICK_SETTINGS if chosen.quick else list(SETTINGS))
     # Read when OpenMP is loaded, which children do.
@@ -44,28 +52,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
         clock=chosen.clock,
         seconds=60 * (chosen.minutes or (QUICK_MINUTES if chosen.quick else FULL_MINUTES)),
         console=console,
+        keep=lambda run: results.save(run, chosen.json) if chosen.json else None,
     )
-    if chosen.json:
-        results.save(run, chosen.json)
-    if chosen.publish:
-        publish.publish(run)
-    print(tables.all_tables(run))
     if run.left_out:
         console.print(f"No time was left for: {', '.join(run.left_out)}; give more with --minutes.")
+    return run
 
 
 def measure_all(
-    workloads: list[Workload], contenders: list[str], *, threads: int, clock: str, seconds: float, console: Console
+    workloads: list[Workload],
+    contenders: list[str],
+    *,
+    threads: int,
+    clock: str,
+    seconds: float,
+    console: Console,
+    keep: Callable[[Run], None],
 ) -> Run:
-    """Measure one workload after the other while there is time."""
-    began, outcomes, left_out = time.monotonic(), [], []
+    """Measure one workload after the other while there is time; what there is so far is kept after each."""
+    began = time.monotonic()
+    run = Run(date.today().isoformat(), machine.describe(), threads, clock, [])
     console.print(f"{len(workloads)} workloads, {threads} threads, {seconds / 60:.0f} min; load {machine.load_now()}")
     for number, workload in enumerate(workloads, start=1):
         elapsed = time.monotonic() - began
         if _is_over(elapsed, seconds, done=number - 1):
-            left_out.append(str(workload))
+            run.left_out.append(str(workload))
             continue
-        outcomes.append(
+        run.outcomes.append(
             _measure(
                 workload,
                 contenders_for(workload, contenders),
@@ -76,7 +89,9 @@ def measure_all(
                 console=console,
             )
         )
-    return Run(date.today().isoformat(), machine.describe(), threads, clock, outcomes, left_out)
+        keep(run)
+    keep(run)
+    return run
 
 
 def _is_over(elapsed: float, seconds: float, *, done: int) -> bool:
@@ -127,5 +142,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help=f"the time for all; {FULL_MINUTES}, or {QUICK_MINUTES} if quick")
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK_MODELS)}; no batch of 8")
     parser.add_argument("--json", type=Path, help="write everything that was measured to this file")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="JSON", help="measure nothing; merge these runs")
     parser.add_argument("--publish", action="store_true", help="write the tables into docs/benchmarks.md and README.md")
     return parser

@@ -1,5 +1,6 @@
 """The contenders that read an ONNX file. Their processes never import torch, so that their memory is their own."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,18 +12,23 @@ Call = Callable[[], numpy.ndarray]
 
 
 def export(workload: Workload, folder: Path) -> None:
-    """Write the workload's model and inputs where both contenders find them, with PyTorch's own exporter."""
+    """Write the workload's model and inputs where both contenders find them, with PyTorch's own exporter.
+
+    How long that takes is written beside them: it is part of the way to a first result.
+    """
     import torch
 
     from benchmarks.peers.making import make
 
     model, inputs = make(workload)
+    started = time.perf_counter()
     torch.onnx.export(model, (inputs,), folder / "model.onnx", dynamo=True, verbose=False)
+    numpy.save(folder / "export_seconds.npy", time.perf_counter() - started)
     numpy.save(folder / "inputs.npy", inputs.numpy())
 
 
 def start(contender: str, folder: Path, threads: int) -> Call:
-    """Load the file; the function that comes back runs it once."""
+    """Load the file; the function that comes back runs it once. What fails here may be the export's failure."""
     return {"onnxruntime": _onnxruntime, "openvino": _openvino}[contender](folder, threads)
 
 

@@ -3,13 +3,16 @@
 import dataclasses
 import json
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One contender at one workload. ``seconds`` is the median call of its best slice."""
+    """One contender at one workload.
+
+    ``seconds`` is the median call of its best slice; of several runs, the median of that.
+    """
 
     contender: str
     slices: list[float] = field(default_factory=list)
@@ -21,15 +24,19 @@ class Measurement:
     error: float | None = None
     """Of its logits, or loss and gradients, to eager in float64, relative."""
     failure: str | None = None
+    runs: list[float] = field(default_factory=list)
+    """Where several runs were merged: the time of each."""
 
     @property
     def seconds(self) -> float | None:
+        if self.runs:
+            return statistics.median(self.runs)
         return min(self.slices, default=None)
 
     @property
     def spread(self) -> float:
-        """The slowest slice over the best, for readers who want to know how quiet the machine was."""
-        return max(self.slices) / min(self.slices) if self.slices else 1.0
+        """By how much runs differ, as a part of their median."""
+        return (max(self.runs) - min(self.runs)) / statistics.median(self.runs) if self.runs else 0.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,10 @@ class Outcome:
     architecture: str
     setting: str
     measurements: list[Measurement]
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.architecture, self.setting
 
     def of(self, contender: str) -> Measurement | None:
         return next((each for each in self.measurements if each.contender == contender), None)
@@ -64,6 +75,34 @@ class Run:
 def geometric_mean(ratios: list[float]) -> float | None:
     """The mean of ratios; None of none."""
     return statistics.geometric_mean(ratios) if ratios else None
+
+
+def merge(runs: list[Run]) -> Run:
+    """Several runs of the same as one: the median of their times, the worst of everything else."""
+    assert len({run.threads for run in runs}) == 1, "runs with different numbers of threads are not the same"
+    names = dict.fromkeys((each.architecture, each.setting) for run in runs for each in run.outcomes)
+    outcomes = [Outcome(*name, _merged([each for run in runs for each in run.outcomes if each.name == name]))
+                for name in names]  # fmt: skip
+    return replace(runs[-1], outcomes=outcomes, left_out=[])
+
+
+def _merged(outcomes: list[Outcome]) -> list[Measurement]:
+    contenders = dict.fromkeys(each.contender for outcome in outcomes for each in outcome.measurements)
+    return [_merged_contender([found for each in outcomes if (found := each.of(name))]) for name in contenders]
+
+
+def _merged_contender(measurements: list[Measurement]) -> Measurement:
+    good = [each for each in measurements if not each.failure]
+    if not good:
+        return measurements[-1]
+    return Measurement(
+        good[0].contender,
+        slices=[seconds for each in good for seconds in each.slices],
+        first_result_seconds=max((each.first_result_seconds or 0.0) for each in good),
+        peak_bytes=max((each.peak_bytes or 0) for each in good),
+        error=max((each.error or 0.0) for each in good),
+        runs=[each.seconds for each in good if each.seconds is not None],
+    )
 
 
 def save(run: Run, path: Path) -> None:

@@ -1,5 +1,6 @@
 """The results as Markdown tables."""
 
+import statistics
 from collections.abc import Callable
 
 from benchmarks.peers.architectures import ARCHITECTURES
@@ -49,6 +50,7 @@ def _section(run: Run, setting: str) -> str:
         "Milliseconds a call:",
         _times(outcomes, present),
         _mean_line(outcomes),
+        _spread_line(outcomes),
         "Seconds to the first result, nothing cached:",
         _grid(outcomes, present, lambda each: each.first_result_seconds, "{:.1f}"),
         "Peak memory while running, MiB:",
@@ -115,6 +117,15 @@ def _mean_line(outcomes: list[Outcome]) -> str:
         if mean is not None:
             parts.append(f"{mean:.2f}x {title}")
     return f"Geometric mean: Precast is {', '.join(parts)}." if parts else ""
+
+
+def _spread_line(outcomes: list[Outcome]) -> str:
+    merged = [each for outcome in outcomes for each in outcome.measurements if each.runs]
+    if not merged:
+        return ""
+    count, spreads = max(len(each.runs) for each in merged), [each.spread for each in merged]
+    middle, most = statistics.median(spreads), max(spreads)
+    return f"Medians of {count} runs, which differ by {middle:.1%} (median), {most:.1%} (most)."
 
 
 def _failures(outcomes: list[Outcome]) -> str:

@@ -8,7 +8,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -38,6 +38,7 @@ class Contestant:
     connection: Connection
     ready: Ready
     slices: list[float] = field(default_factory=list)
+    is_out: bool = False
 
 
 def prepare_processes() -> None:
@@ -52,10 +53,9 @@ def measure(
     deadline = time.monotonic() + seconds
     say("float64 reference")
     _run_aside(write_reference, (workload, folder))
-    export_seconds = 0.0
     if any(CONTENDERS[name].reads_onnx for name in names):
         say("ONNX export")
-        export_seconds = _run_aside(write_onnx, (workload, folder))
+        _run_aside(write_onnx, (workload, folder))
     with _all_ended() as contestants:
         failed: list[Measurement] = []
         for name in names:
@@ -66,17 +66,15 @@ def measure(
             else:
                 failed.append(Measurement(name, failure=started))
         _take_turns(contestants, deadline, say)
-        measured = [_result(contestant, export_seconds) for contestant in contestants]
+        measured = [_result(contestant, folder) for contestant in contestants]
     return sorted(measured + failed, key=lambda measurement: names.index(measurement.contender))
 
 
-def _run_aside(function: Callable[..., None], arguments: tuple[Any, ...]) -> float:
-    """Run it in a process of its own; how long the function itself took is not known, so the whole is told."""
+def _run_aside(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """Run it in a process of its own. Whoever needs what it should have written will say that it is missing."""
     process = multiprocessing.get_context("forkserver").Process(target=function, args=arguments)
-    started = time.perf_counter()
     process.start()
     process.join()
-    return time.perf_counter() - started
 
 
 def _start(workload: Workload, name: str, folder: Path, *, threads: int, clock: str) -> Contestant | str:
@@ -112,19 +110,31 @@ def _take_turns(contestants: list[Contestant], deadline: float, say: Say) -> Non
         say(f"round {turn + 1}")
         first = turn % max(1, len(contestants))
         for contestant in contestants[first:] + contestants[:first]:
-            contestant.connection.send(SLICE_SECONDS)
-            contestant.slices.append(statistics.median(contestant.connection.recv()))
+            if (times := _ask(contestant, SLICE_SECONDS)) is not None:
+                contestant.slices.append(statistics.median(times))
             time.sleep(PAUSE_SECONDS)
 
 
-def _result(contestant: Contestant, export_seconds: float) -> Measurement:
-    contestant.connection.send(None)
-    exported = export_seconds if CONTENDERS[contestant.name].reads_onnx else 0.0
+def _ask(contestant: Contestant, seconds: float | None) -> Any:
+    """What it answers; None from one that has died or hangs, which is then out of the game."""
+    if contestant.is_out:
+        return None
+    with suppress(BrokenPipeError):
+        contestant.connection.send(seconds)
+    answer = _answer(contestant.connection)
+    contestant.is_out = answer is None or answer is False
+    return None if contestant.is_out else answer
+
+
+def _result(contestant: Contestant, folder: Path) -> Measurement:
+    peak = _ask(contestant, None)
+    if contestant.is_out:
+        return Measurement(contestant.name, failure=_last_words(folder / f"{contestant.name}.log"))
     return Measurement(
         contestant.name,
         slices=contestant.slices,
-        first_result_seconds=contestant.ready.first_result_seconds + exported,
-        peak_bytes=contestant.connection.recv(),
+        first_result_seconds=contestant.ready.first_result_seconds,
+        peak_bytes=peak,
         error=contestant.ready.error,
     )
 

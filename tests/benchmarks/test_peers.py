@@ -1,13 +1,16 @@
+from multiprocessing import Pipe
+
 import numpy
 import torch
 
 from benchmarks.peers.accuracy import relative_error, sampled
 from benchmarks.peers.architectures import UNet
 from benchmarks.peers.command import _is_over
+from benchmarks.peers.contender_process import Ready
 from benchmarks.peers.contenders import CONTENDERS, contenders_for
 from benchmarks.peers.making import WithLoss
 from benchmarks.peers.torch_contenders import COMPILE
-from benchmarks.peers.turns import measure, prepare_processes
+from benchmarks.peers.turns import Contestant, _ask, _result, measure, prepare_processes
 from benchmarks.peers.workload import Workload
 
 
@@ -58,3 +61,12 @@ def test_contenders_take_turns_and_one_that_fails_says_why(tmp_path, monkeypatch
     assert eager.error < 1e-5
     assert eager.peak_bytes > 2**20
     assert nobody.failure == "KeyError: 'nobody'"
+
+
+def test_a_contender_that_dies_in_its_turn_is_out(tmp_path):
+    ours, theirs = Pipe()
+    theirs.close()
+    contestant = Contestant("eager", None, ours, Ready(1.0, 0.0), [0.5])
+    (tmp_path / "eager.log").write_text("Traceback\nMemoryError\n")
+    assert _ask(contestant, 0.1) is None
+    assert _result(contestant, tmp_path).failure == "MemoryError"

@@ -1,4 +1,4 @@
-from benchmarks.peers.results import Measurement, Outcome, Run
+from benchmarks.peers.results import Measurement, Outcome, Run, merge
 from benchmarks.peers.tables import all_tables, ratio_to_peers, summary_table
 
 
@@ -36,6 +36,15 @@ def test_the_fastest_is_bold_and_a_failure_is_told():
 
 def test_errors_are_multiples_of_eagers():
     assert "| BERT-base | 1.0e-07 | - | 2.00 | 1.50 | 1.00 |" in all_tables(run())
+
+
+def test_several_runs_are_one_with_the_median_and_a_spread():
+    def run_of(seconds):
+        return Run("2026-01-02", {}, 1, "wall", [Outcome("bert", "training", [Measurement("eager", [seconds])])])
+
+    merged = merge([run_of(1.0), run_of(1.2), run_of(1.1)])
+    assert merged.outcomes[0].seconds("eager") == 1.1
+    assert "Medians of 3 runs, which differ by 18.2% (median), 18.2% (most)." in all_tables(merged)
 
 
 def test_the_short_table_names_the_fastest_peer():
