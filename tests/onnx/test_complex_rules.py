@@ -50,3 +50,46 @@ def test_spectra_of_any_batch():
     program = export(spectrogram, (SIGNAL,), dynamic_shapes=({0: Dim("batch", min=1)},))
     x = torch.randn(5, 400)
     torch.testing.assert_close(program(x), spectrogram(x), rtol=1e-3, atol=1e-3)
+
+
+def complex_of(x):
+    return torch.complex(x, x.flip(-1))
+
+
+def written(x, y):
+    result = torch.zeros(3, 6, dtype=torch.complex64)
+    result[:, 1:5] = complex_of(x)
+    return result
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: complex_of(x) * y + 2,
+        lambda x, y: y / complex_of(x) - 1.5,
+        lambda x, y: 2j * x + y,
+        lambda x, y: torch.where(x > 0, complex_of(x), complex_of(y)),
+        lambda x, y: complex_of(x)[..., None] * complex_of(y)[:, None],
+        lambda x, y: complex_of(x)[:, 1].expand(2, 3),
+        lambda x, y: torch.cat(complex_of(x).split(2, dim=-1), 0),
+        lambda x, y: complex_of(x).to(torch.complex128),
+        written,
+    ],
+)
+def test_real_and_complex_numbers_mix(function):
+    def run(x, y):
+        return torch.view_as_real(function(x, y).contiguous())
+
+    call = torch.randn(3, 4), torch.rand(3, 4) + 0.5
+    torch.testing.assert_close(export(run, call)(*call), run(*call))
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex")
+def test_a_cast_to_real_drops_the_imaginary_part():
+    x = torch.randn(4)
+    torch.testing.assert_close(export(lambda x: complex_of(x).to(torch.float32), (x,))(x), x)
+
+
+def test_infinity_has_no_imaginary_part():
+    x = torch.tensor([torch.inf])
+    assert export(lambda x: torch.view_as_real(x.to(torch.complex64)), (x,))(x).tolist() == [[torch.inf, 0]]

@@ -7,6 +7,7 @@ After:  ``f32[4, 5, 2]``, completed to ``f32[4, 8, 2]`` by conjugates, transform
 from collections.abc import Sequence
 from typing import Any
 
+from precast.onnx.complex_operands import pair, parts
 from precast.onnx.opsets import integer, integers, number, op
 from precast.onnx.rules import rule
 
@@ -14,46 +15,30 @@ _ALL = 2**62
 """Beyond the last element, whatever the size."""
 
 
-def _parts(x: Any) -> tuple[Any, Any]:
-    """The real and the imaginary part."""
-    return op.Gather(x, integer(0), axis=-1), op.Gather(x, integer(1), axis=-1)
-
-
-def _pair(real: Any, imaginary: Any) -> Any:
-    return op.Concat(op.Unsqueeze(real, integers(-1)), op.Unsqueeze(imaginary, integers(-1)), axis=-1)
-
-
-@rule("precast::as_complex")
-def as_complex(x: Any, *, dtype: int, **_: Any) -> Any:
-    """A real tensor cast to a complex dtype."""
-    real = op.Cast(x, to=dtype)
-    return _pair(real, op.Mul(real, op.Cast(integer(0), to=dtype)))
-
-
 @rule("aten::_conj_physical", is_complex=True)
 def conjugate(x: Any) -> Any:
-    real, imaginary = _parts(x)
-    return _pair(real, op.Neg(imaginary))
+    real, imaginary = parts(x)
+    return pair(real, op.Neg(imaginary))
 
 
 @rule("aten::exp", is_complex=True)
 def exp(x: Any) -> Any:
-    real, imaginary = _parts(x)
+    real, imaginary = parts(x)
     size = op.Exp(real)
-    return _pair(op.Mul(size, op.Cos(imaginary)), op.Mul(size, op.Sin(imaginary)))
+    return pair(op.Mul(size, op.Cos(imaginary)), op.Mul(size, op.Sin(imaginary)))
 
 
 @rule("aten::einsum", is_complex=True)
 def einsum(equation: str, operands: Sequence[Any], **_: Any) -> Any:
     """One operand after the other: of each product the four products of the parts."""
     if len(operands) == 1:
-        real, imaginary = _parts(operands[0])
-        return _pair(op.Einsum(real, equation=equation), op.Einsum(imaginary, equation=equation))
+        real, imaginary = parts(operands[0])
+        return pair(op.Einsum(real, equation=equation), op.Einsum(imaginary, equation=equation))
     assert len(operands) == 2, "torch contracts complex tensors two by two"
-    (a, b), (c, d) = map(_parts, operands)
+    (a, b), (c, d) = map(parts, operands)
     real = op.Sub(op.Einsum(a, c, equation=equation), op.Einsum(b, d, equation=equation))
     imaginary = op.Add(op.Einsum(a, d, equation=equation), op.Einsum(b, c, equation=equation))
-    return _pair(real, imaginary)
+    return pair(real, imaginary)
 
 
 @rule("aten::constant_pad_nd", is_complex=True)
@@ -64,10 +49,10 @@ def pad_constant(x: Any, pads: Sequence[int], value: float = 0) -> Any:
 @rule("aten::pad", is_complex=True)
 def pad(x: Any, pads: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
     axes, ends = integers(*range(-1, -1 - len(pads) // 2, -1)), integers(*pads[::2], *pads[1::2])
-    real, imaginary = _parts(x)
+    real, imaginary = parts(x)
     kind = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode]
     filling = number(float(value or 0), x)
-    return _pair(op.Pad(real, ends, filling, axes, mode=kind), op.Pad(imaginary, ends, None, axes, mode=kind))
+    return pair(op.Pad(real, ends, filling, axes, mode=kind), op.Pad(imaginary, ends, None, axes, mode=kind))
 
 
 @rule("aten::_fft_c2r", is_complex=True)
@@ -80,7 +65,7 @@ def complex_to_real(x: Any, dim: Sequence[int], normalization: int, last_dim_siz
         signal = _inverse(signal, axis, normalization)
     whole = _completed(signal, axes[-1], last_dim_size)
     result = _inverse(whole, axes[-1], normalization)
-    return op.Squeeze(_parts(result)[0], integers(0))
+    return op.Squeeze(parts(result)[0], integers(0))
 
 
 def _inverse(signal: Any, axis: int, normalization: int) -> Any:

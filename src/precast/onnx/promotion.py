@@ -38,7 +38,7 @@ _OTHER_NAMES = {_aten.true_divide, _aten.divide, _aten.multiply, _aten.subtract,
 def operand_dtype(node: fx.Node) -> torch.dtype | None:
     """The dtype in which an elementwise operator computes, or ``None`` where operands stay as they are."""
     target = node.target
-    if not isinstance(target, OpOverload) or target in _NOT_PROMOTING or not _is_elementwise(target):
+    if not isinstance(target, OpOverload) or target in _NOT_PROMOTING or not is_elementwise(target):
         return None
     result = value_of(node)
     if target.overloadpacket in _ACCUMULATING and isinstance(result, torch.Tensor):
@@ -58,8 +58,9 @@ def keeps_dtype(node: fx.Node, position: int) -> bool:
     return isinstance(node.target, OpOverload) and position in _UNTOUCHED.get(node.target, ())
 
 
-def _is_elementwise(target: OpOverload) -> bool:
-    return (
+def is_elementwise(target: object) -> bool:
+    """Whether an operator computes each element of its result from one of each operand, after promotion."""
+    return isinstance(target, OpOverload) and (
         torch.Tag.pointwise in target.tags
         or target in (_aten.cat.default, _aten.stack.default)
         or target in TYPED_NUMBERS

@@ -11,13 +11,15 @@ decorator in the file of their family:
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar
 
 import onnxscript.function_libs.torch_lib.ops  # noqa: F401  (fills torchlib's registry)
 import torch
 from onnxscript.function_libs.torch_lib.registration import default_registry as torchlib
+
+from precast.onnx.complex_operands import MOVERS
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -33,6 +35,8 @@ class Rule:
     source: str
     name: str
     since: int = 18
+    is_by_parts: bool = False
+    """Whether it is for real tensors, and applied to the real and the imaginary parts one by one."""
 
 
 # Rules of torchlib that are not used, and what was seen; the operators are taken apart instead where that is possible.
@@ -89,17 +93,17 @@ class RuleTable:
             function = self.custom[target]
             return Rule(function, "custom", getattr(function, "__name__", str(function)))
         name = operator_name(target)
-        return self._newest(name, is_complex=is_complex) or _from_torchlib(name, is_complex=is_complex)
+        found = self._newest(name, is_complex=is_complex) or _from_torchlib(name, is_complex=is_complex)
+        if found is None and is_complex and getattr(target, "overloadpacket", None) in MOVERS:
+            real = self.find(target)
+            return None if real is None else replace(real, is_by_parts=True)
+        return found
 
     def opset_for(self, target: object) -> int | None:
         """The first newer opset that has a translation for an operator which this one cannot say."""
         name = operator_name(target)
         later = [since for (known, since) in _ours if known == name and since > self.opset]
         return min(later, default=None)
-
-    def find_own(self, name: str) -> Rule:
-        """A translation of ours that no single operator of torch's stands for."""
-        return _ours[name, 18]
 
     def _newest(self, name: str, *, is_complex: bool) -> Rule | None:
         table = _ours_on_complex if is_complex else _ours

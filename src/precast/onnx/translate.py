@@ -20,8 +20,9 @@ from precast.errors import OnnxError, OnnxRuleError
 from precast.ir.node_meta import has_value, source_line_of, value_of
 from precast.ir.program import Program
 from precast.ir.signature import ConstantArgument, InputKind, InputSpec, OutputKind
+from precast.onnx.complex_operands import as_pair, is_complex, lacks_imaginary_part, pair, parts, takes_complex
 from precast.onnx.element_types import data_type_of, real_data_type_of
-from precast.onnx.promotion import TYPED_NUMBERS, keeps_dtype, operand_dtype
+from precast.onnx.promotion import TYPED_NUMBERS, is_elementwise, keeps_dtype, operand_dtype
 from precast.onnx.recorded_value import RecordedValue
 from precast.onnx.recorder import Recorder
 from precast.onnx.rules import Rule, RuleTable, operator_name
@@ -34,9 +35,6 @@ BASE_OPSET = 18
 
 # What functions that are not ours raise where they do not know what to do.
 _RULE_FAILURES = (TypeError, ValueError, AssertionError, NotImplementedError, AttributeError, LookupError, RuntimeError)
-
-
-_CASTS = (torch.ops.aten.to, torch.ops.aten._to_copy)
 
 
 @dataclass(frozen=True)
@@ -119,15 +117,7 @@ def _line(node: fx.Node) -> str | None:
 
 
 def _rule(node: fx.Node, rules: RuleTable) -> Rule | None:
-    takes_complex = any(map(_is_complex, node.all_input_nodes))
-    if not takes_complex and getattr(node.target, "overloadpacket", None) in _CASTS and _is_complex(node):
-        return rules.find_own("precast::as_complex")
-    return rules.find(node.target, is_complex=takes_complex)
-
-
-def _is_complex(node: fx.Node) -> bool:
-    value = value_of(node) if has_value(node) else None
-    return isinstance(value, torch.Tensor) and value.is_complex()
+    return rules.find(node.target, is_complex=takes_complex(node))
 
 
 class GraphBuilder:
@@ -181,7 +171,9 @@ class GraphBuilder:
         found = _rule(node, self.rules)
         assert found is not None, "checked before"
         self.current = node.name
-        result = self._call(found, node)
+        result = self._by_parts(found, node) if found.is_by_parts else self._call(found, node)
+        if lacks_imaginary_part(node):
+            result = as_pair(result)
         nodes = self.recorder.take_nodes()
         self._functions |= self.recorder.functions
         self._check_versions(node, nodes)
@@ -209,6 +201,8 @@ class GraphBuilder:
     def _call(self, rule: Rule, node: fx.Node) -> Any:
         dtype = operand_dtype(node)
         args = [self._operand(arg, None if keeps_dtype(node, i) else dtype) for i, arg in enumerate(node.args)]
+        if takes_complex(node) and is_elementwise(node.target) and not isinstance(node.args[0], (list, tuple)):
+            args = [arg if keeps_dtype(node, i) else self._paired(node, i, arg) for i, arg in enumerate(args)]
         if dtype is not None and node.target in TYPED_NUMBERS:
             args = [arg if isinstance(arg, ir.Value) else self._number(arg, dtype) for arg in args]
         kwargs = {name: self._operand(arg, None) for name, arg in node.kwargs.items()}
@@ -228,6 +222,31 @@ class GraphBuilder:
                 fix="Give another rule in custom_translation_table, or rewrite the model without this call.",
                 at=_line(node),
             ) from error
+
+    def _paired(self, node: fx.Node, position: int, operand: Any) -> Any:
+        """An operand of an elementwise operator as a complex one."""
+        given = node.args[position]
+        if isinstance(given, fx.Node) and isinstance(operand, ir.Value) and not is_complex(given):
+            other = next((value_of(each) for each in node.all_input_nodes if is_complex(each)), value_of(node))
+            assert isinstance(other, torch.Tensor), "complex numbers are not bare in a graph"
+            return as_pair(self._cast(operand, other.dtype.to_real()))
+        return complex(operand) if isinstance(operand, (int, float)) else operand
+
+    def _by_parts(self, rule: Rule, node: fx.Node) -> Any:
+        """Real and imaginary parts, as a rule for real tensors gives them."""
+        whole = {each: self.values[each] for each in node.all_input_nodes if is_complex(each)}
+        results = []
+        for number in (0, 1):
+            self.values |= {each: parts(value)[number] for each, value in whole.items()}
+            for each in whole:
+                self.values[each].shape = ir.Shape(list(whole[each].shape)[:-1])
+            results.append(self._call(rule, node))
+        self.values |= whole
+        real, imaginary = results
+        if isinstance(real, (list, tuple)):
+            return tuple(pair(one, other) for one, other in zip(real, imaginary, strict=True))
+        # A cast to a real dtype drops the imaginary part.
+        return pair(real, imaginary) if is_complex(node) else real
 
     def _operand(self, argument: Any, dtype: torch.dtype | None) -> Any:
         """A node's argument as rules take it: values, and Python constants."""
