@@ -11,7 +11,7 @@ from precast.artifact.calls import CallDescription, ConstantLeaf, OutputResult, 
 from precast.artifact.expressions import expression_text, holds, solve, symbols_of, whole_number
 from precast.artifact.schema import Json
 from precast.errors import InputTypeError, InputValueError
-from precast.runtime.tensors import DTYPES, Tensor, as_tensor, is_torch_tensor
+from precast.runtime.tensors import DTYPES, Tensor, as_tensor, is_torch_tensor, type_name
 from precast.runtime.trees import TreeMismatchError, flatten, tree_text, unflatten, value_text
 
 _NAMES = {short: name for short, (_, _, name) in DTYPES.items()}
@@ -113,18 +113,16 @@ def _checked_number(path: str, value: Any) -> int:
 
 
 def _checked_tensor(call: CallDescription, expected: TensorLeaf, path: str, value: Any) -> Tensor:
-    wanted = _NAMES.get(expected.dtype, expected.dtype)
-    shape = ", ".join(expression_text(size, call.size_names) for size in expected.shape)
     try:
         tensor: Any = as_tensor(value, name=path) if not isinstance(value, int) else None
     except InputTypeError:
         tensor = None
     if tensor is None:
-        came, needed = f"is {_short(value)}", f"a tensor, {expected.dtype}[{shape}]"
-    elif (dtype := str(tensor.dtype).removeprefix("torch.")) != wanted:
-        came, needed = f"is {dtype}", wanted
+        came, needed = f"is {_short(value)}", f"a tensor, {_text(call, expected)}"
+    elif (dtype := type_name(tensor.dtype)) != _NAMES.get(expected.dtype):
+        came, needed = f"is {dtype}", _NAMES.get(expected.dtype, expected.dtype)
     elif len(tensor.shape) != len(expected.shape):
-        came, needed = f"has {len(tensor.shape)} dimensions", f"{len(expected.shape)}: {expected.dtype}[{shape}]"
+        came, needed = f"has {len(tensor.shape)} dimensions", f"{len(expected.shape)}: {_text(call, expected)}"
     elif is_torch_tensor(tensor) and tensor.device.type != "cpu":
         came, needed = f"is on {tensor.device}", "cpu"
     else:
@@ -134,6 +132,10 @@ def _checked_tensor(call: CallDescription, expected: TensorLeaf, path: str, valu
         why="the program's code was made for what the example was",
         fix="Pass a tensor of that kind, or capture again.",
     )
+
+
+def _text(call: CallDescription, expected: TensorLeaf) -> str:
+    return f"{expected.dtype}[{', '.join(expression_text(size, call.size_names) for size in expected.shape)}]"
 
 
 def _short(value: Any) -> str:

@@ -71,9 +71,9 @@ class Entry:
 
     def _layouts(self, inputs: PackedTensors) -> Sequence[tuple[Sequence[int], Sequence[int]]]:
         outputs = self.description.outputs
-        fixed = [each.fixed_layout for each in outputs]
-        if all(layout is not None for layout in fixed):
-            return [layout for layout in fixed if layout is not None]
+        fixed = [layout for each in outputs if (layout := each.fixed_layout) is not None]
+        if len(fixed) == len(outputs):
+            return fixed
         ranks = [len(each.shape) for each in outputs]
         shapes, strides = ([(ctypes.c_int64 * rank)() for rank in ranks] for _ in range(2))
         inferred = (CTensor * len(outputs))(

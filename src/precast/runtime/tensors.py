@@ -54,6 +54,12 @@ _NAMES = {(code, bits): name for code, bits, name in DTYPES.values()}
 _SHORT = {(code, bits): short for short, (code, bits, _) in DTYPES.items()}
 
 
+@lru_cache(maxsize=256)
+def type_name(dtype: object) -> str:
+    """What numpy and torch both call a dtype of theirs: ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
 def short_name(code: int, bits: int) -> str:
     """The short name of a DLPack type: ``f32``."""
     return _SHORT[code, bits]
@@ -109,7 +115,7 @@ def _strides(array: Array) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def _layout(dtype: object, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
     """Kept from call to call: programs are called with few layouts."""
-    name = str(dtype).removeprefix("torch.")
+    name = type_name(dtype)
     if name not in _CODES:
         raise InputTypeError(
             f"tensors of {name} are not supported",
