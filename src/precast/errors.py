@@ -102,6 +102,10 @@ class MemoryBudgetError(PrecastError, ValueError):
     """No choice of what to recompute keeps the saved tensors within the bytes allowed."""
 
 
+class FreezeError(PrecastError, RuntimeError):
+    """Gradients were asked of a program whose parameters were made constants."""
+
+
 class LoweringError(PrecastError, RuntimeError):
     """An operator has no native rule where one is required."""
 

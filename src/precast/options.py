@@ -42,6 +42,8 @@ class Options:
     """The command that compiles C++, with arguments if need be; None means ``g++``."""
     profile: bool = False
     """Time every kernel and library call; `precast.profile` tells."""
+    freeze: bool = False
+    """Take parameters and buffers for constants from the first call on: faster inference, no gradients, no updates."""
     debug: bool = False
     """Keep and print what only people who work on the compiler want to see."""
 
@@ -135,6 +137,7 @@ _SETTINGS = {
     "random": _Setting(("PRECAST_RANDOM",), _parse_random, get_args(RandomSource)),
     "compiler": _Setting(("PRECAST_CXX", "CXX"), _parse_compiler, ("g++", "clang++")),
     "profile": _Setting(("PRECAST_PROFILE",), _parse_switch, _ON + _OFF),
+    "freeze": _Setting(("PRECAST_FREEZE",), _parse_switch, _ON + _OFF),
     "debug": _Setting(("PRECAST_DEBUG",), _parse_switch, _ON + _OFF),
 }
 

@@ -34,7 +34,7 @@ def test_softmax_is_one_pass_over_each_row(assert_golden):
 def layers(count):
     def run(x, w):
         for _ in range(count):
-            x = torch.nn.functional.gelu(x @ w)
+            x = (x @ w).sin()
         return x
 
     return run
@@ -44,7 +44,7 @@ def test_twelve_equal_layers_give_one_kernel():
     inputs = [torch.zeros(4, 4), torch.zeros(4, 4)]
     sources = generate([make_entry(lowered(layers(12), *inputs))])
     assert unit(sources, "kernels_0.cpp").count("void ") == 1
-    assert unit(sources, "host.cpp").count("    kernels::gelu(") == 12
+    assert unit(sources, "host.cpp").count("    kernels::sin(") == 12
 
 
 def test_entries_share_kernels_but_layouts_do_not():

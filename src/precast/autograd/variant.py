@@ -23,7 +23,7 @@ from precast.autograd.graph_names import Compilation
 from precast.autograd.trace_graphs import TracedGraph, trace_inference, trace_joint
 from precast.ir.boundary import BoundaryFacts, Relation
 from precast.ir.graphs import placeholders_of, results_of
-from precast.ir.node_meta import value_of
+from precast.ir.node_meta import mark_state, value_of
 from precast.ops.cost import size_hint
 from precast.tracing.fake_inputs import FakeInputs
 from precast.tracing.trace import FlatFunction
@@ -71,6 +71,7 @@ def _inference_call(
     if job.compilers.keep_inference_input_mutations and not any((*traced.inputs, *traced.results)):
         facts = keep_mutations(traced.module, facts)
         traced = replace(traced, results=(None,) * len(facts.values))
+    _mark_state(traced, facts, job)
     compiled = compile_graph(job.compilers.inference, traced.module, job.compilation.graph_name("inference"))
     graph_call = over_wrappers(compiled, traced.inputs, traced.results)
 
@@ -81,6 +82,14 @@ def _inference_call(
         # The program itself kept autograd from seeing what it does with them (no_grad blocks, detach).
         return torch.no_grad()(call), facts
     return call, facts
+
+
+def _mark_state(traced: TracedGraph, facts: BoundaryFacts, job: Job) -> None:
+    """Tell compilers which inputs stay the same from call to call."""
+    parts = by_value(placeholders_of(traced.module.graph), traced.inputs)
+    for number in job.static_inputs:
+        for node in parts[number] if number not in facts.updated else ():
+            mark_state(node)
 
 
 def _training_call(

@@ -12,7 +12,10 @@ from precast.codegen.describe import Entry, Storage, describe_entry, state_buffe
 from precast.codegen.kernels import KernelFunction
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index
-from precast.ir.loops.program import Check, FallbackStep, Kernel, LibraryCall, SizeSource, Step
+from precast.ir.loops.program import Check, FallbackStep, Finish, Kernel, LibraryCall, SizeSource, Step
+
+FINISHING = frozenset({"matmul", "convolution"})
+"""Routines that take an epilogue."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +47,15 @@ def write_host(
     """The unit that ties everything together: declarations of kernels, one function an entry, the tables."""
     state = state_buffers(entries)
     places = {name: number for number, name in enumerate(state)}
+    updated = {name for entry in entries for name in entry.updates.values()}
     declarations = {call.function.declaration for each in calls for call in each.values()}
     parts = ['#include "precast_host.h"', '#include "precast_kernels.h"', *([timers.HEADER] if profile else []), ""]
     parts += ["namespace kernels {", *sorted(declarations), "}  // namespace kernels", ""]
     for number, (entry, kernels) in enumerate(zip(entries, calls, strict=True)):
-        parts += _EntryWriter(number, entry, kernels, places, profile=profile).lines()
+        parts += _EntryWriter(number, entry, kernels, places, updated, profile=profile).lines()
     parts += ["namespace precast {", "const entry entries[] = {"]
     parts += [f"    {_table_row(entry)}," for entry in entries]
     parts += ["};", f"const size_t entry_count = {len(entries)};", "}  // namespace precast", ""]
-    updated = {name for entry in entries for name in entry.updates.values()}
     parts += [*_state_table(state, updated, storages), *_embedded_data(embedded)]
     parts += timers.times_function(entries) if profile else []
     return "\n".join(parts)
@@ -60,8 +63,16 @@ def write_host(
 
 class _EntryWriter:
     def __init__(
-        self, number: int, entry: Entry, kernels: dict[Kernel, Call], places: Mapping[str, int], *, profile: bool
+        self,
+        number: int,
+        entry: Entry,
+        kernels: dict[Kernel, Call],
+        places: Mapping[str, int],
+        updated: set[str],
+        *,
+        profile: bool,
     ):
+        self.constants = {name for name, state in entry.weights.items() if state not in updated}
         self.places, self.profile, self.fallbacks = places, profile, 0
         self.number, self.entry, self.plan, self.kernels = number, entry, entry.plan, kernels
         self.prefix = identifier(entry.name)
@@ -121,8 +132,6 @@ class _EntryWriter:
         match step:
             case Kernel():
                 return ["    " + self._kernel_call(step)]
-            case LibraryCall(routine="matmul"):
-                return self._matmul(step)
             case LibraryCall():
                 return self._library_call(step)
             case Check():
@@ -151,31 +160,30 @@ class _EntryWriter:
         return [f"    if (*{self.pointers[step.failed]}) return precast::fail({status}, {message});"]
 
     def _library_call(self, step: LibraryCall) -> list[str]:
-        """Operands by address, layout and type, then whole numbers."""
+        """Operands by address, layout and type, then whole numbers, then what is done to each result."""
         lines = [f"    {{  // {', '.join(step.origins)}"]
         for kind, views in (("inputs", step.inputs), ("outputs", step.outputs)):
-            rows = ", ".join(map(self._strided, views))
-            lines.append(f"        const precast::strided {kind}[] = {{{rows}}};")
-        lines.append(f"        const int64_t numbers[] = {{{_list(step.numbers) or '0'}}};")
-        call = f"precast::{step.routine}(frame.context, inputs, outputs, numbers)"
+            lines.append(f"        const precast::strided {kind}[] = {{")
+            lines += [f"            {self._strided(view)}," for view in views]
+            lines.append("        };")
+        arguments = ["frame.context", "inputs", "outputs", "nullptr"]
+        if step.numbers:
+            lines.append(f"        const int64_t numbers[] = {{{_list(step.numbers)}}};")
+            arguments[-1] = "numbers"
+        if step.routine in FINISHING:
+            arguments.append("{nullptr, 0}")
+        if step.epilogue:
+            rows = ", ".join(map(_finish_text, step.epilogue))
+            lines.append(f"        const precast::finish finishes[] = {{{rows}}};")
+            arguments[-1] = f"{{finishes, {len(step.epilogue)}}}"
+        call = f"precast::{step.routine}({', '.join(arguments)})"
         return [*lines, f"        if (const auto status = {call}) return status;", "    }"]
 
     def _strided(self, view: View) -> str:
-        return f"{{{_dtype_text(view.dtype)}, {len(view.shape)}, {self._matrix(view)[1:]}"
-
-    def _matmul(self, step: LibraryCall) -> list[str]:
-        operands = [self._matrix(view) for view in (*step.inputs, *step.outputs)]
-        rank = len(step.outputs[0].shape)
-        arguments = ["frame.context", _dtype_text(step.outputs[0].dtype), str(rank), *operands]
-        return [
-            *(f"    // {origin}" for origin in step.origins),
-            f"    if (const auto status = precast::{step.routine}({', '.join(arguments)}))",
-            "        return status;",
-        ]
-
-    def _matrix(self, view: View) -> str:
         data = self.pointers[view.buffer] + ("" if view.offset.constant == 0 else f" + {_term(view.offset)}")
-        return f"{{{data}, {{{_list(view.shape)}}}, {{{_list(view.strides)}}}}}"
+        is_constant = str(view.buffer.name in self.constants).lower()
+        layout = f"{{{_list(view.shape)}}}, {{{_list(view.strides)}}}"
+        return f"{{{_dtype_text(view.dtype)}, {len(view.shape)}, {is_constant}, {data}, {layout}}}"
 
     def _fallback_call(self, step: FallbackStep, number: int) -> list[str]:
         tensors = [*step.inputs, *step.outputs]
@@ -196,6 +204,11 @@ class _EntryWriter:
     def _tensor(self, buffer: Buffer, position: int) -> str:
         parts = [self.pointers[buffer], "{1, 0}", str(len(buffer.shape)), _dtype_text(buffer.dtype)]
         return f"{{{', '.join([*parts, f'shape_{position}', f'strides_{position}', '0'])}}}"
+
+
+def _finish_text(finish: Finish) -> str:
+    operand = -1 if finish.operand is None else finish.operand
+    return f"{{precast::finish_kind::{finish.operation}, {operand}}}"
 
 
 def _size_text(source: SizeSource, lower: int, upper: int | None) -> str:

@@ -15,8 +15,9 @@ from precast.build.library import Library, build, find_library
 from precast.cache import content_key, open_store
 from precast.codegen.describe import Entry as ProgramEntry
 from precast.codegen.generate import generate
-from precast.compilers.native_call import CompiledGraph
+from precast.compilers.native_call import CompiledGraph, constants_of
 from precast.compilers.native_decompositions import native_decompositions
+from precast.compilers.native_frozen import FrozenGraph, refuse_gradients
 from precast.compilers.native_lowering import segment_graph, segment_inputs
 from precast.compilers.native_profile import ProfiledGraphs
 from precast.compilers.native_random import draw_from_streams
@@ -42,18 +43,29 @@ class NativeCompiler:
     """Fused loops in C++, built by this machine's compiler; what has no native rule calls back into torch."""
 
     options: Options | None = None
+    is_for_inference: bool = False
+    """Whether the graphs it is given are whole programs, of which nobody wants gradients."""
     profiled: ProfiledGraphs = field(default_factory=ProfiledGraphs, repr=False, compare=False)
     """What was compiled with ``profile=True``, to be asked for its times."""
 
     def with_options(self, options: Options) -> NativeCompiler:
-        return NativeCompiler(options)
+        return NativeCompiler(options, self.is_for_inference)
 
     @property
     def cache_key(self) -> str:
         """Tells apart what other sources of ours, or another C++ compiler, would make."""
-        return content_key([_own_sources(), find_compiler(as_options(self.options).compiler).identity])
+        options = as_options(self.options)
+        return content_key([_own_sources(), find_compiler(options.compiler).identity, str(options.freeze)])
 
-    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph:
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph | FrozenGraph:
+        if not as_options(self.options).freeze:
+            return self.compile_graph(graph_module)
+        if not self.is_for_inference:
+            refuse_gradients()
+        return FrozenGraph(graph_module, self.compile_graph)
+
+    def compile_graph(self, graph_module: fx.GraphModule) -> NativeGraph:
+        """Compile now; the graph's attributes are constants."""
         options = as_options(self.options)
         split = prepare_graph(graph_module, options)
         entries = lower_segments(split)
@@ -64,15 +76,17 @@ class NativeCompiler:
             sources = generate(entries, profile=options.profile)
             library = build(sources, store=store, compiler=options.compiler)
             stored = StoredGraph(library.key, library.needs, tuple(called_back(entry.program) for entry in entries))
-            compiled = NativeGraph(split, open_entries(library, stored.programs), stored, entries)
+            compiled = NativeGraph(split, open_entries(library, stored.programs, split), stored, entries)
         if options.profile:
             self.profiled.add(compiled)
         return compiled
 
     def store(self, compiled: Any) -> bytes | None:
+        # A profile is told in terms of the programs, which are not stored; constants are known at the first call only.
+        if as_options(self.options).profile or isinstance(compiled, FrozenGraph):
+            return None
         assert isinstance(compiled, NativeGraph)
-        # A profile is told in terms of the programs, which are not stored.
-        return None if as_options(self.options).profile else compiled.stored.to_bytes()
+        return compiled.stored.to_bytes()
 
     def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph:
         stored = StoredGraph.from_bytes(data)
@@ -82,7 +96,7 @@ class NativeCompiler:
         store = open_store(as_options(self.options))
         with store.held():
             library = find_library(stored.library, stored.needs, store=store)
-            return NativeGraph(split, open_entries(library, stored.programs), stored)
+            return NativeGraph(split, open_entries(library, stored.programs, split), stored)
 
 
 class NativeGraph(CompiledGraph):
@@ -113,7 +127,8 @@ def lower_segments(split: SplitGraph, *, prefix: str = "segment") -> list[Progra
         if segment.is_native:
             graph = segment_graph(segment, segment_inputs(segment))
             program = fuse(lower_graph(graph, name=f"{prefix}_{len(entries)}"))
-            entries.append(ProgramEntry(program, plan(program)))
+            weights = {node.name: node.name for node in segment.inputs if node.op == "get_attr"}
+            entries.append(ProgramEntry(program, plan(program), weights))
     return entries
 
 
@@ -122,10 +137,12 @@ class _HasProgram:
     program: LoopProgram
 
 
-def open_entries(library: Library, programs: Sequence[LoopProgram]) -> tuple[Entry, ...]:
+def open_entries(library: Library, programs: Sequence[LoopProgram], split: SplitGraph) -> tuple[Entry, ...]:
     """Load a library whose entries are these programs; their fallback steps call torch."""
     fallback = torch_fallback([_HasProgram(program) for program in programs])
-    model = open_library(library.path, needs=library.needs, fallback=fallback)
+    read = {node for segment in split.segments if segment.is_native for node in segment.inputs}
+    weights = {node.name: value for node, value in constants_of(split.module).items() if node in read}
+    model = open_library(library.path, needs=library.needs, weights=weights, fallback=fallback)
     entries = (model[name] for name in model.entries)
     # Only files say how an entry was called originally; those of a library take flat tensors.
     return tuple(entry for entry in entries if isinstance(entry, Entry))
@@ -144,6 +161,7 @@ def _own_sources() -> str:
 BACKEND = Backend(
     "native",
     NativeCompiler(),
+    inference_compiler=NativeCompiler(is_for_inference=True),
     partition_fn=min_cut_rematerialization_partition,
     decompositions=native_decompositions(),  # type: ignore[arg-type]
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -58,6 +58,12 @@ class RunningStep:
     readers: tuple[SizeReader, ...]
 
 
+def constants_of(module: fx.GraphModule) -> dict[fx.Node, Any]:
+    """What the graph reads from its module: the same at every call."""
+    nodes = [node for node in module.graph.nodes if node.op == "get_attr"]
+    return {node: attrgetter(str(node.target))(module) for node in nodes}
+
+
 class CompiledGraph:
     """Takes one list of inputs, which it empties, and gives the list of the graph's results."""
 
@@ -66,8 +72,7 @@ class CompiledGraph:
     def __init__(self, split: SplitGraph, entries: Sequence[Entry]):
         self.split = split
         self.placeholders = placeholders_of(split.module.graph)
-        constants = [node for node in split.module.graph.nodes if node.op == "get_attr"]
-        self.constants = {node: attrgetter(str(node.target))(split.module) for node in constants}
+        self.constants = constants_of(split.module)
         self.initial_readers = tuple(size_readers(self.placeholders).values())
         self.steps = tuple(_running_steps(split, entries))
 
@@ -100,7 +105,10 @@ def _running_steps(split: SplitGraph, entries: Sequence[Entry]) -> Iterator[Runn
 
 def _step(segment: Segment, entries: Iterator[Entry]) -> NativeStep | TorchStep:
     if segment.is_native:
-        return NativeStep(next(entries), segment_inputs(segment), segment.outputs)
+        inputs = segment_inputs(segment)
+        # Constants were handed over when the library was opened.
+        passed = tuple(node for node in inputs.nodes if node.op != "get_attr")
+        return NativeStep(next(entries), replace(inputs, nodes=passed), segment.outputs)
     return TorchStep(segment.nodes)
 
 

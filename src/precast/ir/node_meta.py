@@ -45,6 +45,15 @@ def set_value(node: fx.Node, value: object) -> None:
     node.meta["val"] = value
 
 
+def is_state(node: fx.Node) -> bool:
+    """Whether a placeholder stands for a parameter or a buffer that the graph's own results do not replace."""
+    return bool(node.meta.get("precast_state", False))
+
+
+def mark_state(node: fx.Node) -> None:
+    node.meta["precast_state"] = True
+
+
 def tensor_of(node: fx.Node) -> torch.Tensor:
     """The fake value of a node that is known to give exactly one tensor."""
     value = value_of(node)

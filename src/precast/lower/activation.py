@@ -62,7 +62,7 @@ def hardtanh(builder: Builder, source: Buffer, min_val: float = -1, max_val: flo
 
 @lowering(aten.silu.default)
 def silu(builder: Builder, source: Buffer) -> Buffer:
-    return builder.pointwise(lambda x: x / (1.0 + apply("exp", -x)), source)
+    return builder.pointwise(silu_of, source)
 
 
 @lowering(aten.silu_backward.default)
@@ -86,12 +86,20 @@ def tanh_backward(builder: Builder, gradient: Buffer, result: Buffer) -> Buffer:
 
 @lowering(aten.gelu.default)
 def gelu(builder: Builder, source: Buffer, *, approximate: str = "none") -> Buffer:
-    return builder.pointwise(lambda x: x * _gelu_gate(x, approximate), source)
+    return builder.pointwise(lambda x: gelu_of(x, approximate), source)
 
 
 @lowering(aten.gelu_backward.default)
 def gelu_backward(builder: Builder, gradient: Buffer, source: Buffer, *, approximate: str = "none") -> Buffer:
     return builder.pointwise(lambda dy, x: dy * _gelu_slope(x, approximate), gradient, source)
+
+
+def silu_of(x: Scalar) -> Scalar:
+    return x / (1.0 + apply("exp", -x))
+
+
+def gelu_of(x: Scalar, approximate: str) -> Scalar:
+    return x * _gelu_gate(x, approximate)
 
 
 def _gelu_gate(x: Scalar, approximate: str) -> Scalar:

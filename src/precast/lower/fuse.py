@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import coefficient_of, constant
+from precast.ir.loops.index import Variable, atoms, coefficient_of, constant
 from precast.ir.loops.program import (
     Kernel,
     Loop,
@@ -14,16 +14,20 @@ from precast.ir.loops.program import (
     Statement,
     Step,
     Store,
+    loads_of,
     read_by,
     rewrite_statement,
     stores_of,
+    variables_of,
     with_steps,
     written_by,
 )
 from precast.ir.loops.rewriting import number_variables
 from precast.ir.loops.scalars import Constant, Load, Named, Scalar, apply
 from precast.lower.collapse import collapse_loops
+from precast.lower.epilogues import absorb_epilogues
 from precast.lower.inline import inline_producers
+from precast.lower.layouts import channels_last
 from precast.lower.merge import merge_kernels
 from precast.lower.split import split_loops
 
@@ -31,8 +35,10 @@ from precast.lower.split import split_loops
 def fuse(program: LoopProgram) -> LoopProgram:
     """Run all fusing passes; what the program computes stays the same."""
     for fusing_pass in (
+        channels_last,
         inline_producers,
         remove_dead,
+        absorb_epilogues,
         split_loops,
         collapse_loops,
         merge_kernels,
@@ -88,15 +94,26 @@ def _with_body(kernel: Kernel, body: tuple[Statement, ...]) -> Kernel:
 
 
 def _ordered(statement: Statement) -> Statement:
-    if not isinstance(statement, Loop) or any(isinstance(each, Loop) for each in statement.body):
+    if not isinstance(statement, Loop) or statement.accumulators:
         return statement
     store = next((each for each in statement.body if isinstance(each, Store)), None)
     if store is None:
         return statement
     offset = store.buffer.offset(store.indices)
     along = [each for each in statement.variables if coefficient_of(offset, each) == constant(1)]
+    if any(isinstance(each, Loop) for each in statement.body) and not _reads_along(statement, along):
+        return statement
     variables = (*(each for each in statement.variables if each not in along), *along)
     return statement if variables == statement.variables else replace(statement, variables=variables)
+
+
+def _reads_along(loop: Loop, variables: list[Variable]) -> bool:
+    """Whether all that loops inside read anew lies side by side along one of the variables."""
+    inner = [each for each in loop.body if isinstance(each, Loop)]
+    inside = {variable for each in inner for variable in variables_of((each,))}
+    offsets = [load.buffer.offset(load.indices) for load in loads_of(tuple(inner))]
+    changing = [offset for offset in offsets if inside & atoms(offset)]
+    return any(all(coefficient_of(offset, each) == constant(1) for offset in changing) for each in variables)
 
 
 def _read_inside(kernel: Kernel) -> set[Buffer]:

@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from precast.ir.loops.buffers import Buffer, View, whole
-from precast.ir.loops.index import Atom, Index, Variable, coefficient_of, constant, product, substitute
+from precast.ir.loops.index import Atom, Index, Variable, atom, coefficient_of, constant, product, substitute
 from precast.ir.loops.program import (
     Kernel,
     LibraryCall,
@@ -60,6 +60,11 @@ class Definition:
     variables: tuple[Variable | None, ...]
     value: Scalar
     origins: tuple[str, ...]
+
+    @property
+    def offset(self) -> Index:
+        """Where in memory the element of an iteration goes."""
+        return self.buffer.offset(tuple(constant(0) if each is None else atom(each) for each in self.variables))
 
     def at(self, indices: tuple[Index, ...]) -> Scalar:
         bindings: dict[Atom, Index] = {

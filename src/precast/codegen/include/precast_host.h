@@ -77,30 +77,34 @@ extern const state_spec* const states;
 extern const size_t state_count;
 extern const embedded_data embedded;
 
-constexpr int max_matrix_rank = 4;
-
-// A matrix or a batch of matrices.
-struct matrix {
-    void* data;
-    int64_t sizes[max_matrix_rank], strides[max_matrix_rank];
-};
-
-int32_t matmul(context* context, precast_dtype dtype, int rank, const matrix& left, const matrix& right,
-               const matrix& result);
-
 constexpr int max_rank = PRECAST_MAX_RANK;
 
-// An operand of any other routine.
+// An operand of a routine. A constant one has the same elements in every call: it is a weight of the model.
 struct strided {
     precast_dtype dtype;
     int32_t rank;
+    bool is_constant;
     void* data;
     int64_t sizes[max_rank], strides[max_rank];
 };
 
 // Routines take inputs, outputs and numbers, each as documented where it is defined.
 using routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers);
-routine convolution, convolution_backward_data, convolution_backward_weights, scan, sort;
+routine convolution_backward_data, convolution_backward_weights, scan, sort;
+
+// What is done to each element of a result before it is written; `operand` counts inputs, -1: none.
+enum class finish_kind : int32_t { add, mul, relu, gelu, gelu_tanh, silu };
+struct finish {
+    finish_kind kind;
+    int32_t operand;
+};
+struct epilogue {
+    const finish* steps;
+    int32_t size;
+};
+using finishing_routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers,
+                                  const epilogue& epilogue);
+finishing_routine matmul, convolution;
 
 int32_t call_fallback(const frame& frame, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
                       const precast_tensor* outputs, size_t output_count);

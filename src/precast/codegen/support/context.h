@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "tensors.h"
 
@@ -13,22 +16,42 @@ struct routine_cache {
     virtual ~routine_cache() = default;
 };
 
+// Weights in the layouts that routines like best, made once for all calls of a model: by address and layout.
+struct packed_weights {
+    std::mutex mutex;
+    std::map<std::vector<int64_t>, memory> known;
+};
+
 class context {
 public:
-    explicit context(const precast_open_options& options) : fallback(options.fallback), fallback_data(options.fallback_data) {}
+    context(const precast_open_options& options, packed_weights& packed)
+        : fallback(options.fallback), fallback_data(options.fallback_data), packed(packed) {}
     context(const context&) = delete;
     context& operator=(const context&) = delete;
 
-    // At least `size` bytes, aligned for vectors; null when there is no memory.
-    char* arena(int64_t size);
+    // At least `size` bytes each: for the program's temporaries, and for what one routine needs while it runs.
+    char* arena(int64_t size) { return temporaries.at_least(size); }
+    char* scratch(int64_t size) { return routine.at_least(size); }
 
     std::unique_ptr<routine_cache> matmuls, convolutions;
     const precast_fallback fallback;
     void* const fallback_data;
+    packed_weights& packed;
 
 private:
-    memory scratch;
-    int64_t capacity = 0;
+    struct growing {
+        memory block;
+        int64_t capacity = 0;
+        char* at_least(int64_t size) {
+            if (size > capacity) {
+                block.reset();
+                block = allocate(size);
+                capacity = block ? size : 0;
+            }
+            return block.get();
+        }
+    };
+    growing temporaries, routine;
 };
 
 }  // namespace precast

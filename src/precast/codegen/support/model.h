@@ -54,12 +54,13 @@ struct precast_model {
     std::vector<precast::state> states;
     // Calls that only read state share it; one that updates it, and whoever writes it, is alone.
     std::shared_mutex state_mutex;
+    precast::packed_weights packed;
     std::mutex mutex;
     std::vector<std::unique_ptr<precast::context>> idle;
 
     std::unique_ptr<precast::context> take() {
         const std::lock_guard<std::mutex> lock(mutex);
-        if (idle.empty()) return std::make_unique<precast::context>(options);
+        if (idle.empty()) return std::make_unique<precast::context>(options, packed);
         auto found = std::move(idle.back());
         idle.pop_back();
         return found;
@@ -67,6 +68,12 @@ struct precast_model {
     void give_back(std::unique_ptr<precast::context> used) {
         const std::lock_guard<std::mutex> lock(mutex);
         idle.push_back(std::move(used));
+    }
+    // After constants were written: what was made of them, and whoever knows where that is. No call may be running.
+    void forget_packed() {
+        const std::lock_guard<std::mutex> lock(mutex);
+        idle.clear();
+        packed.known.clear();
     }
 };
 

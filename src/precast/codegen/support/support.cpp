@@ -25,15 +25,6 @@ precast_status fail(precast_status status, const char* format, ...) {
     return status;
 }
 
-char* context::arena(int64_t size) {
-    if (size > capacity) {
-        scratch.reset();
-        scratch = allocate(size);
-        capacity = scratch ? size : 0;
-    }
-    return scratch.get();
-}
-
 int32_t call_fallback(const frame& frame, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
                       const precast_tensor* outputs, size_t output_count) {
     const auto& context = *frame.context;
@@ -438,7 +429,9 @@ precast_status precast_write_state(precast_model* model, const char* name, const
         state* found = nullptr;
         const auto status = find_state(*model, name, &found);
         const std::lock_guard<std::shared_mutex> lock(model->state_mutex);
-        return status ? status : write_state(*found, *source);
+        if (status) return status;
+        model->forget_packed();
+        return write_state(*found, *source);
     });
 }
 

@@ -28,7 +28,7 @@ from precast.ir.loops.program import (
     Store,
     variables_of,
 )
-from precast.ir.loops.routines import run_routine
+from precast.ir.loops.routines import finish, run_routine
 from precast.ir.loops.scalars import (
     Accumulated,
     Accumulator,
@@ -127,9 +127,10 @@ class _Run:
             case LibraryCall():
                 numbers = [self.number(number) for number in step.numbers]
                 inputs, outputs = ([self.window(view) for view in views] for views in (step.inputs, step.outputs))
-                results = run_routine(step.routine, inputs, [each.shape for each in outputs], numbers)
+                own = inputs[: len(step.own_inputs)]
+                results = run_routine(step.routine, own, [each.shape for each in outputs], numbers)
                 for output, result in zip(outputs, results, strict=True):
-                    output.copy_(result)
+                    output.copy_(finish(result, step.epilogue, inputs))
             case Check():
                 if self.window(step.failed).item():
                     raise (IndexError if step.error == "index" else RuntimeError)(step.message)

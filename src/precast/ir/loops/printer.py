@@ -10,6 +10,7 @@ from precast.ir.loops.program import (
     Accumulate,
     Check,
     FallbackStep,
+    Finish,
     Kernel,
     LibraryCall,
     Loop,
@@ -51,9 +52,10 @@ def print_step(step: Step) -> list[str]:
         case Kernel():
             return print_kernel(step)
         case LibraryCall():
-            inputs, outputs = (", ".join(map(_view_text, views)) for views in (step.inputs, step.outputs))
+            inputs, outputs = (", ".join(map(_view_text, views)) for views in (step.own_inputs, step.outputs))
             numbers = "".join(f", {number}" for number in step.numbers)
-            return [f"call {step.name}: {outputs} = {step.routine}({inputs}{numbers})"]
+            finishes = [f"  then {_finish_text(each, step)}" for each in step.epilogue]
+            return [f"call {step.name}: {outputs} = {step.routine}({inputs}{numbers})", *finishes]
         case Check():
             return [f"check {step.name}: {step.failed.name} is {step.error} error {step.message!r}"]
         case FallbackStep():
@@ -85,6 +87,12 @@ def _view_text(view: View) -> str:
     sizes, strides = ", ".join(map(str, view.shape)), ", ".join(map(str, view.strides))
     offset = "" if view.offset.constant == 0 else f" + {view.offset}"
     return f"{view.buffer.name}{offset}: {view.dtype}[{sizes}] strides ({strides})"
+
+
+def _finish_text(finish: Finish, call: LibraryCall) -> str:
+    return (
+        finish.operation if finish.operand is None else f"{finish.operation} {_view_text(call.inputs[finish.operand])}"
+    )
 
 
 def _result_text(result: Buffer | Index | None) -> str:

@@ -70,9 +70,28 @@ class Kernel:
         return tuple(dict.fromkeys(load.buffer for load in loads_of(self.body)))
 
 
+FINISHES = {"add": 2, "mul": 2, "relu": 1, "gelu": 1, "gelu_tanh": 1, "silu": 1}
+"""Operations of epilogues → how many operands they take."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What a routine does to each element of its result before it writes it: an operation of `FINISHES`.
+
+    A binary operation takes its second operand from input number `operand`, which has the result's shape; where it
+    is the same along a dimension, with stride 0.
+    """
+
+    operation: str
+    operand: int | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class LibraryCall:
-    """A call of a routine of the support library, e.g. ``matmul``."""
+    """A call of a routine of the support library, e.g. ``matmul``.
+
+    Inputs that only the `epilogue` reads come after those of the routine.
+    """
 
     name: str
     routine: str
@@ -80,6 +99,12 @@ class LibraryCall:
     outputs: tuple[View, ...]
     origins: tuple[str, ...] = ()
     numbers: tuple[Index, ...] = ()
+    epilogue: tuple[Finish, ...] = ()
+
+    @property
+    def own_inputs(self) -> tuple[View, ...]:
+        """The routine's inputs without those of the epilogue."""
+        return self.inputs[: len(self.inputs) - sum(each.operand is not None for each in self.epilogue)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.nn import functional
+
+from precast.ir.loops.program import Finish
 
 Tensors = Sequence[torch.Tensor]
 Shapes = Sequence[Sequence[int]]
@@ -13,6 +16,14 @@ Shapes = Sequence[Sequence[int]]
 def run_routine(routine: str, inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
     """The outputs of a library call; `shapes` are theirs."""
     return _ROUTINES[routine](inputs, shapes, numbers)
+
+
+def finish(result: torch.Tensor, epilogue: Sequence[Finish], inputs: Tensors) -> torch.Tensor:
+    """The result of a routine after its epilogue; `inputs` are all of the call's."""
+    for each in epilogue:
+        operands = () if each.operand is None else (inputs[each.operand],)
+        result = _FINISHES[each.operation](result, *operands)
+    return result
 
 
 def _matmul(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
@@ -72,6 +83,14 @@ def _scan(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
             return tuple(source.cummax(dim) if extreme == "max" else source.cummin(dim))
 
 
+_FINISHES: dict[str, Callable[..., torch.Tensor]] = {
+    "add": torch.add,
+    "mul": torch.mul,
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda value: functional.gelu(value, approximate="tanh"),
+    "silu": functional.silu,
+}
 _ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
     "convolution": _convolution,
     "convolution_backward_data": _convolution_backward_data,

@@ -1,0 +1,132 @@
+// Weights of convolutions into blocks of output channels: oneDNN's own reorder is far slower, and without constants it runs
+// in every call.
+//
+// From [outputs][inputs][taps] to [outputs / block][taps][inputs][block], where a last block that is not full ends in zeros.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "onednn.h"
+
+namespace precast {
+
+// A layout of oneDNN's as plain numbers.
+struct layout_facts {
+    int64_t bytes = 0;
+    std::vector<int64_t> sizes, padded, strides, block_sizes, block_dims;
+    dnnl_data_type_t type = dnnl_data_type_undef;
+    std::vector<int64_t> key() const {
+        std::vector<int64_t> key{bytes, type, static_cast<int64_t>(sizes.size())};
+        for (const auto* each : {&padded, &strides, &block_sizes, &block_dims}) key.insert(key.end(), each->begin(), each->end());
+        return key;
+    }
+};
+
+inline layout_facts layout_of(const_dnnl_memory_desc_t layout) {
+    int rank = 0, blocks = 0;
+    dnnl_dims_t *sizes = nullptr, *padded = nullptr, *strides = nullptr, *block_sizes = nullptr, *block_dims = nullptr;
+    layout_facts facts;
+    dnnl_memory_desc_query(layout, dnnl_query_ndims_s32, &rank);
+    dnnl_memory_desc_query(layout, dnnl_query_data_type, &facts.type);
+    dnnl_memory_desc_query(layout, dnnl_query_dims, &sizes);
+    dnnl_memory_desc_query(layout, dnnl_query_padded_dims, &padded);
+    dnnl_memory_desc_query(layout, dnnl_query_strides, &strides);
+    dnnl_memory_desc_query(layout, dnnl_query_inner_nblks_s32, &blocks);
+    dnnl_memory_desc_query(layout, dnnl_query_inner_blks, &block_sizes);
+    dnnl_memory_desc_query(layout, dnnl_query_inner_idxs, &block_dims);
+    facts.bytes = static_cast<int64_t>(dnnl_memory_desc_get_size(layout));
+    facts.sizes.assign(*sizes, *sizes + rank);
+    facts.padded.assign(*padded, *padded + rank);
+    facts.strides.assign(*strides, *strides + rank);
+    facts.block_sizes.assign(*block_sizes, *block_sizes + blocks);
+    facts.block_dims.assign(*block_dims, *block_dims + blocks);
+    return facts;
+}
+
+class packing {
+public:
+    // How to get from `given` to `wanted`; does nothing where these are other layouts than the ones above.
+    static packing between(const_dnnl_memory_desc_t given, const_dnnl_memory_desc_t wanted, bool is_output) {
+        packing made;
+        const auto from = layout_of(given), to = layout_of(wanted);
+        const size_t rank = from.sizes.size();
+        if (is_output || from.type != dnnl_f32 || to.type != dnnl_f32 || rank < 3 || rank > 5 || !from.block_sizes.empty()) return made;
+        if (to.block_sizes.size() != 1 || to.block_dims[0] != 0 || to.block_sizes[0] % lanes != 0) return made;
+        const int64_t block = to.block_sizes[0], inputs = from.sizes[1];
+        int64_t taps = 1, row_major = 1, step = block * inputs;
+        for (size_t dim = rank - 1; dim >= 2; --dim) {
+            if (from.strides[dim] != row_major || to.strides[dim] != step) return made;
+            row_major *= from.sizes[dim], step *= from.sizes[dim], taps *= from.sizes[dim];
+        }
+        if (from.strides[1] != taps || from.strides[0] != taps * inputs || to.strides[1] != block || to.strides[0] != step) return made;
+        if (to.padded[1] != inputs) return made;
+        made.outputs = from.sizes[0], made.inputs = inputs, made.taps = taps, made.block = block;
+        return made;
+    }
+
+    explicit operator bool() const { return block != 0; }
+
+    void run(const float* from, float* to) const {
+        const int64_t row = inputs * taps, tiles = (outputs + lanes - 1) / lanes, padded = (outputs + block - 1) / block * (block / lanes);
+#pragma omp parallel for if (outputs * row > 65536)
+        for (int64_t tile = 0; tile < padded; ++tile) {
+            const int64_t first = tile * lanes, count = tile < tiles ? std::min<int64_t>(lanes, outputs - first) : 0;
+            float* place = to + first / block * block * row + first % block;
+            int64_t input = 0, tap = 0;
+            for (int64_t start = 0; start < row; start += lanes) {
+                const int64_t length = std::min<int64_t>(lanes, row - start);
+                const float* corner = from + first * row + start;
+                vector lines[lanes];
+                if (count == lanes && length == lanes)
+                    for (int64_t each = 0; each < lanes; ++each) {
+                        std::memcpy(&lines[each], corner + each * row, sizeof(vector));
+                        __builtin_prefetch(corner + each * row + ahead);
+                    }
+                else
+                    for (int64_t each = 0; each < lanes; ++each) {
+                        lines[each] = vector{};
+                        if (each < count) std::memcpy(&lines[each], corner + each * row, static_cast<size_t>(length) * sizeof(float));
+                    }
+                transpose(lines);
+                for (int64_t each = 0; each < length; ++each) {
+                    std::memcpy(place + (tap * inputs + input) * block, &lines[each], sizeof(vector));
+                    if (++tap == taps) tap = 0, ++input;
+                }
+            }
+        }
+    }
+
+private:
+    static constexpr int64_t lanes = 16, ahead = 8 * lanes;
+    typedef float vector __attribute__((vector_size(lanes * sizeof(float))));
+    typedef int32_t choice __attribute__((vector_size(lanes * sizeof(float))));
+
+    // Four rounds of taking every other element of two lines.
+    static void transpose(vector (&lines)[lanes]) {
+        constexpr choice low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+        constexpr choice high = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+        for (int round = 0; round < 4; ++round) {
+            vector next[lanes];
+            for (int each = 0; each < lanes / 2; ++each) {
+                next[2 * each] = shuffled(lines[each], lines[each + lanes / 2], low);
+                next[2 * each + 1] = shuffled(lines[each], lines[each + lanes / 2], high);
+            }
+            for (int each = 0; each < lanes; ++each) lines[each] = next[each];
+        }
+    }
+    static vector shuffled(vector first, vector second, choice chosen) {
+#if defined(__clang__)
+        vector result;
+        for (int64_t each = 0; each < lanes; ++each) result[each] = chosen[each] < lanes ? first[chosen[each]] : second[chosen[each] - lanes];
+        return result;
+#else
+        return __builtin_shuffle(first, second, chosen);
+#endif
+    }
+
+    int64_t outputs = 0, inputs = 0, taps = 0, block = 0;
+};
+
+}  // namespace precast

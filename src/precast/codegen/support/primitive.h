@@ -1,0 +1,231 @@
+// A oneDNN primitive with its operands: prepared once for given sizes, layouts and epilogue, then executed many times.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cfloat>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "context.h"
+#include "onednn.h"
+#include "packing.h"
+
+namespace precast {
+
+using problem_key = std::vector<int64_t>;
+
+inline void append_layout(problem_key& key, const strided& operand) {
+    key.push_back(operand.is_constant);
+    key.insert(key.end(), operand.sizes, operand.sizes + operand.rank);
+    key.insert(key.end(), operand.strides, operand.strides + operand.rank);
+}
+
+// What tells prepared primitives apart. How many threads there are decides how oneDNN divides the work.
+inline problem_key key_of(int64_t kind, const strided* inputs, const strided& result, size_t own_inputs,
+                          const epilogue& epilogue) {
+    problem_key key{kind, result.dtype.code * 256 + result.dtype.bits, omp_get_max_threads()};
+    for (size_t each = 0; each < own_inputs; ++each) append_layout(key, inputs[each]);
+    append_layout(key, result);
+    for (int32_t each = 0; each < epilogue.size; ++each) {
+        key.push_back(static_cast<int64_t>(epilogue.steps[each].kind));
+        if (epilogue.steps[each].operand >= 0) append_layout(key, inputs[epilogue.steps[each].operand]);
+    }
+    return key;
+}
+
+// Sizes and strides as oneDNN wants them: what is the same along a dimension has size 1 there, and where there is nothing
+// to step along, the stride is that of a row-major tensor.
+inline bool describe(const strided& operand, dnnl_data_type_t type, bool may_broadcast, owned_layout& layout) {
+    dnnl_dims_t sizes, strides;
+    int64_t extent = 1;
+    for (int dim = operand.rank - 1; dim >= 0; --dim) {
+        sizes[dim] = may_broadcast && operand.strides[dim] == 0 ? 1 : operand.sizes[dim];
+        strides[dim] = sizes[dim] == 1 ? extent : operand.strides[dim];
+        if (strides[dim] == 0) return false;
+        extent = std::max(extent, sizes[dim] * strides[dim]);
+    }
+    return dnnl_memory_desc_create_with_strides(layout.fill(), operand.rank, sizes, type, strides) == dnnl_success;
+}
+
+class primitive {
+public:
+    bool is_ready() const { return static_cast<bool>(handle); }
+    // Whether the caller must run the epilogue itself, over the result.
+    bool leaves_epilogue = false;
+
+    bool create(const owned_plan& plan) { return dnnl_primitive_create(handle.fill(), plan.get()) == dnnl_success; }
+
+    // An operand that lies in memory as `given` and that the primitive wants as `plan` says.
+    bool add_operand(const engine& engine, const owned_plan& plan, int argument, const owned_layout& given, bool is_output) {
+        operand added;
+        added.argument = argument;
+        added.is_output = is_output;
+        if (dnnl_memory_create(added.given.fill(), given.get(), engine.handle.get(), DNNL_MEMORY_NONE) != dnnl_success) return false;
+        const auto wanted = dnnl_primitive_desc_query_md(plan.get(), dnnl_query_exec_arg_md, argument);
+        if (!dnnl_memory_desc_equal(wanted, given.get())) {
+            added.packing = packing::between(given.get(), wanted, is_output);
+            owned_plan reorder;
+            const const_dnnl_memory_desc_t from = is_output ? wanted : given.get(), to = is_output ? given.get() : wanted;
+            if (dnnl_memory_create(added.arranged.fill(), wanted, engine.handle.get(), DNNL_MEMORY_NONE) != dnnl_success ||
+                dnnl_reorder_primitive_desc_create(reorder.fill(), from, engine.handle.get(), to, engine.handle.get(), nullptr) != dnnl_success ||
+                dnnl_primitive_create(added.reorder.fill(), reorder.get()) != dnnl_success)
+                return false;
+            added.offset = scratch_size;
+            added.size = static_cast<int64_t>(dnnl_memory_desc_get_size(wanted));
+            added.layout = layout_of(wanted).key();
+            scratch_size += (added.size + 63) / 64 * 64;
+        }
+        operands.push_back(std::move(added));
+        return true;
+    }
+
+    // The operands of an epilogue that the primitive runs itself.
+    bool add_epilogue(const engine& engine, const strided* inputs, const epilogue& epilogue, const owned_layout& bias) {
+        const bool has_bias = static_cast<bool>(bias);
+        for (int32_t each = 0; each < epilogue.size; ++each) {
+            if (epilogue.steps[each].operand < 0) continue;
+            const bool is_bias = has_bias && each == 0;
+            const auto& input = inputs[epilogue.steps[each].operand];
+            operand added;
+            added.argument = is_bias ? DNNL_ARG_BIAS : DNNL_ARG_ATTR_MULTIPLE_POST_OP(each - has_bias) | DNNL_ARG_SRC_1;
+            owned_layout layout;
+            if (!describe(input, type_of(input.dtype), true, layout) ||
+                dnnl_memory_create(added.given.fill(), is_bias ? bias.get() : layout.get(), engine.handle.get(), DNNL_MEMORY_NONE) != dnnl_success)
+                return false;
+            operands.push_back(std::move(added));
+        }
+        return true;
+    }
+
+    // Runs with the routine's own operands, in the order in which they were added, and with those of the epilogue.
+    bool run(context& context, const engine& engine, std::vector<const strided*> tensors, const strided* inputs,
+             const epilogue& epilogue) {
+        for (int32_t each = 0; each < epilogue.size && !leaves_epilogue; ++each)
+            if (epilogue.steps[each].operand >= 0) tensors.push_back(&inputs[epilogue.steps[each].operand]);
+        return execute(context, engine, tensors.data());
+    }
+
+private:
+    bool execute(context& context, const engine& engine, const strided* const* tensors) {
+        char* scratch = scratch_size ? context.scratch(scratch_size) : nullptr;
+        if (scratch_size && !scratch) return false;
+        bound.resize(operands.size());
+        for (size_t each = 0; each < operands.size(); ++each) {
+            auto& operand = operands[each];
+            if (dnnl_memory_set_data_handle(operand.given.get(), tensors[each]->data) != dnnl_success) return false;
+            bound[each] = {operand.argument, operand.reorder ? operand.arranged.get() : operand.given.get()};
+            if (!operand.reorder) continue;
+            char* place = tensors[each]->is_constant ? packed(context, engine, operand, tensors[each]->data) : scratch + operand.offset;
+            if (!place || dnnl_memory_set_data_handle(operand.arranged.get(), place) != dnnl_success) return false;
+            if (!operand.is_output && !tensors[each]->is_constant && !rearrange(engine, operand)) return false;
+        }
+        if (dnnl_primitive_execute(handle.get(), engine.stream.get(), static_cast<int>(bound.size()), bound.data()) != dnnl_success) return false;
+        for (auto& operand : operands)
+            if (operand.is_output && operand.reorder && !rearrange(engine, operand)) return false;
+        return dnnl_stream_wait(engine.stream.get()) == dnnl_success;
+    }
+
+    struct operand {
+        int argument = 0;
+        bool is_output = false;
+        owned_memory given, arranged;  // the second where the primitive wants another layout
+        owned_primitive reorder;
+        precast::packing packing;
+        int64_t offset = 0, size = 0;
+        std::vector<int64_t> layout;
+        std::unordered_map<const void*, char*> packed;
+    };
+
+    static bool rearrange(const engine& engine, const operand& operand) {
+        if (operand.packing) {
+            void *from = nullptr, *to = nullptr;
+            dnnl_memory_get_data_handle(operand.given.get(), &from);
+            dnnl_memory_get_data_handle(operand.arranged.get(), &to);
+            return operand.packing.run(static_cast<const float*>(from), static_cast<float*>(to)), true;
+        }
+        const auto from = operand.is_output ? operand.arranged.get() : operand.given.get();
+        const auto to = operand.is_output ? operand.given.get() : operand.arranged.get();
+        const dnnl_exec_arg_t bound[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
+        return dnnl_primitive_execute(operand.reorder.get(), engine.stream.get(), 2, bound) == dnnl_success;
+    }
+
+    // The constant at `data` in the layout that this primitive wants, rearranged when it is met first.
+    static char* packed(context& context, const engine& engine, operand& operand, void* data) {
+        const auto found = operand.packed.find(data);
+        if (found != operand.packed.end()) return found->second;
+        auto key = operand.layout;
+        key.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(data)));
+        const std::lock_guard<std::mutex> lock(context.packed.mutex);
+        auto& place = context.packed.known[key];
+        if (!place) {
+            place = allocate(operand.size);
+            if (!place || dnnl_memory_set_data_handle(operand.arranged.get(), place.get()) != dnnl_success ||
+                !rearrange(engine, operand) || dnnl_stream_wait(engine.stream.get()) != dnnl_success) {
+                place.reset();
+                return nullptr;
+            }
+        }
+        return operand.packed[data] = place.get();
+    }
+
+    owned_primitive handle;
+    std::vector<operand> operands;
+    std::vector<dnnl_exec_arg_t> bound;
+    int64_t scratch_size = 0;
+};
+
+// Primitives of one context. Dynamic sizes could make them many: they are then forgotten and prepared again.
+struct primitives : routine_cache {
+    static constexpr size_t limit = 2048;
+    precast::engine engine;
+    std::map<problem_key, primitive> known;
+
+    template <class Prepare>
+    primitive& find(problem_key key, Prepare prepare) {
+        if (known.size() >= limit && !known.count(key)) known.clear();
+        auto [found, is_new] = known.try_emplace(std::move(key));
+        if (is_new && engine.stream) prepare(engine, found->second);
+        return found->second;
+    }
+};
+
+// The first step of an epilogue may be what oneDNN calls a bias: added along one dimension only.
+inline bool starts_with_bias(const strided* inputs, const epilogue& epilogue, int channel) {
+    if (!epilogue.size || epilogue.steps[0].kind != finish_kind::add) return false;
+    const auto& operand = inputs[epilogue.steps[0].operand];
+    for (int dim = 0; dim < operand.rank; ++dim)
+        if (dim == channel ? operand.strides[dim] != 1 : operand.strides[dim] != 0) return false;
+    return true;
+}
+
+// An epilogue as oneDNN's post-ops, from step `first` on.
+inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int first, owned_attributes& attributes) {
+    owned_post_ops steps;
+    if (dnnl_post_ops_create(steps.fill()) != dnnl_success) return false;
+    for (int32_t each = first; each < epilogue.size; ++each) {
+        const auto& step = epilogue.steps[each];
+        owned_layout layout;
+        dnnl_status_t status = dnnl_success;
+        switch (step.kind) {
+            case finish_kind::add:
+            case finish_kind::mul:
+                if (!describe(inputs[step.operand], type_of(inputs[step.operand].dtype), true, layout)) return false;
+                status = dnnl_post_ops_append_binary(steps.get(), step.kind == finish_kind::add ? dnnl_binary_add : dnnl_binary_mul,
+                                                     layout.get());
+                break;
+            // oneDNN's own relu makes NaN 0. Of x times 0 or 1, as the sign of x says, NaN stays NaN.
+            case finish_kind::relu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_hardswish, FLT_MAX, 0); break;
+            case finish_kind::gelu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_erf, 0, 0); break;
+            case finish_kind::gelu_tanh: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_tanh, 0, 0); break;
+            case finish_kind::silu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_swish, 1, 0); break;
+        }
+        if (status != dnnl_success) return false;
+    }
+    return dnnl_primitive_attr_create(attributes.fill()) == dnnl_success &&
+           dnnl_primitive_attr_set_post_ops(attributes.get(), steps.get()) == dnnl_success;
+}
+
+}  // namespace precast

@@ -1,0 +1,105 @@
+"""What is done to a loaded value, operation by operation, on its way to where it is stored.
+
+Before: ``maximum((conv[i] - mean[i]) * scale[i], 0)``, seen from ``conv[i]``
+After:  add ``-mean[i]``, mul ``scale[i]``, relu
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from precast.ir.loops.scalars import (
+    Apply,
+    Cast,
+    Constant,
+    Named,
+    Scalar,
+    as_scalar,
+    operands_of,
+    walk,
+)
+from precast.lower.activation import gelu_of, silu_of
+
+ACTIVATIONS: dict[str, Callable[[Scalar], Scalar]] = {
+    "gelu": lambda value: gelu_of(value, "none"),
+    "gelu_tanh": lambda value: gelu_of(value, "tanh"),
+    "silu": silu_of,
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One operation of `ir.loops.program.FINISHES`, its second operand, and the value it gives."""
+
+    operation: str
+    operand: Scalar | None
+    reached: Scalar
+
+
+def path_from(start: Scalar, root: Scalar) -> list[Part]:
+    """The operations from `start` towards `root`, as far as each has one reader and is known."""
+    readers: dict[int, list[Scalar]] = defaultdict(list)
+    for value in walk(root):
+        for operand in operands_of(value):
+            readers[id(operand)].append(value)
+    path: list[Part] = []
+    value = start
+    while value is not root:
+        part = _next_part(value, readers)
+        if part is None:
+            break
+        if part.operation:
+            path.append(part)
+        elif path:
+            path[-1] = Part(path[-1].operation, path[-1].operand, part.reached)
+        value = part.reached
+    return path
+
+
+def _next_part(value: Scalar, readers: dict[int, list[Scalar]]) -> Part | None:
+    """The next operation; with no name, one that changes nothing."""
+    match readers[id(value)]:
+        case [Named() as reader]:
+            return Part("", None, reader)
+        case [Cast(_, "f32") as reader]:
+            return Part("", None, reader)
+        case [Apply("maximum", (first, Constant(0))) as reader] if first is value:
+            return Part("relu", None, reader)
+        case [Apply("add" | "mul" as operation, (first, second)) as reader]:
+            return Part(operation, second if first is value else first, reader)
+        case [Apply("sub", (first, second)) as reader] if first is value:
+            return Part("add", -second, reader)
+        case [Apply("div", (first, second)) as reader] if first is value:
+            return Part("mul", as_scalar(1.0, second.dtype) / second, reader)
+    return _activation(value, readers)
+
+
+def _activation(value: Scalar, readers: dict[int, list[Scalar]]) -> Part | None:
+    """An activation that reads its argument several times, recognized by its formula."""
+    candidates = [reader for reader in readers[id(value)] if isinstance(reader, Apply)]
+    for reached in (*candidates, *(each for reader in candidates for each in readers[id(reader)])):
+        for operation, formula in ACTIVATIONS.items():
+            if _is_same(reached, formula(value), value):
+                return Part(operation, None, reached)
+    return None
+
+
+def _is_same(first: Scalar, second: Scalar, argument: Scalar) -> bool:
+    """Whether two formulas of `argument` are written the same way."""
+    first, second = _bare(first, argument), _bare(second, argument)
+    match first, second:
+        case _ if first is argument or second is argument:
+            return first is second
+        case Apply(operation, mine, _), Apply(other, others, _):
+            return operation == other and all(map(_is_same, mine, others, (argument,) * len(mine)))
+        case Constant(value), Constant(other):
+            return value == other
+    return False
+
+
+def _bare(value: Scalar, argument: Scalar) -> Scalar:
+    while isinstance(value, Named) and value is not argument:
+        value = value.value
+    return value

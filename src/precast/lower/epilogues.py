@@ -1,0 +1,291 @@
+"""Let matrix products and convolutions finish their elements themselves: bias, scale, residual, activation.
+
+Before::
+
+    call conv: conv = convolution(x, w)
+    for …:  relu[i0, i1, i2, i3] = maximum((conv[…] - mean[i1]) * rsqrt(variance[i1]) + y[i0, i1, i2, i3], 0)
+
+After::
+
+    for i1 < 64:  conv_scale[i1] = rsqrt(variance[i1])
+    for i1 < 64:  conv_shift[i1] = -mean[i1] * rsqrt(variance[i1])
+    call conv: relu = convolution(x, w) then mul conv_scale, add conv_shift, add y, relu
+
+What cannot go in stays in the loop, from there on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from precast.ir.loops.buffers import Buffer, View, contiguous_strides, whole
+from precast.ir.loops.index import Atom, Index, Variable, atom, coefficient_of, constant, product, substitute
+from precast.ir.loops.program import (
+    Finish,
+    Kernel,
+    LibraryCall,
+    Loop,
+    LoopProgram,
+    Step,
+    Store,
+    read_by,
+    rewrite_statement,
+    with_steps,
+)
+from precast.ir.loops.scalars import Cast, IndexValue, Load, Scalar, walk
+from precast.lower.epilogue_path import Part, path_from
+from precast.lower.inline import Definition, definition_of, strip_names
+
+CHANNELS = {"matmul": -1, "convolution": 1}
+"""Routines that take epilogues → the dimension of their results along which biases and scales run."""
+TYPES = ("f32", "bf16", "f16")
+
+
+def absorb_epilogues(program: LoopProgram) -> LoopProgram:
+    """Move what loops do to each element of a call's result into the call; a loop goes if nothing is left of it."""
+    if not any(isinstance(step, LibraryCall) and step.routine in CHANNELS for step in program.steps):
+        return program
+    readers = Counter(buffer for step in program.steps for buffer in read_by(step))
+    readers.update(program.outputs)
+    names = {buffer.name for buffer in (*program.inputs, *program.outputs, *program.temporaries)}
+    steps: list[Step] = []
+    calls: dict[Buffer, LibraryCall] = {}
+    for step in program.steps:
+        if isinstance(step, LibraryCall) and step.routine in CHANNELS and _may_grow(step, readers):
+            calls[step.outputs[0].buffer] = step
+        rest = step
+        for buffer in [each for each in step.read if each in calls] if isinstance(step, Kernel) else ():
+            absorbed = _absorb(calls[buffer], rest, names) if isinstance(rest, Kernel) else None
+            if absorbed is not None:
+                steps.remove(calls.pop(buffer))
+                *before, rest = absorbed
+                steps += before
+        steps.append(rest)
+    return with_steps(program, steps)
+
+
+def _may_grow(call: LibraryCall, readers: Counter[Buffer]) -> bool:
+    (result,) = call.outputs
+    return result.dtype in TYPES and readers[result.buffer] == 1 and result == whole(result.buffer)
+
+
+def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | None:
+    """What takes the place of the call and of a loop that reads its result; None if they stay as they are."""
+    match = _Match.of(call, kernel)
+    if match is None:
+        return None
+    parts = match.absorbable(path_from(match.load, match.definition.value))
+    if not parts:
+        return None
+    reached, value = parts[-1].reached, match.definition.value
+    target = match.view_of(match.definition.buffer, match.definition.offset)
+    if target is not None and (reached is value or (isinstance(value, Cast) and value.value is reached)):
+        return match.grown(parts, target, kernel.origins, names)
+    if match.load.buffer.dtype != "f32":
+        # Half-way results are kept in single precision only.
+        return None
+    return [*match.grown(parts, call.outputs[0], (), names), _starting_at(kernel, reached, match.load)]
+
+
+def _starting_at(kernel: Kernel, reached: Scalar, load: Load) -> Kernel:
+    """The loop with `reached` taken from memory instead of being computed."""
+    (nest,) = kernel.body
+    (store,) = nest.body if isinstance(nest, Loop) else (nest,)
+    assert isinstance(store, Store)
+    # Rebuilding `reached` itself is replaced at its top, so that what is below it is dropped.
+    memo: dict[int, Scalar] = {id(reached): load}
+    store = rewrite_statement(store, lambda value: value, memo)
+    return replace(kernel, body=(replace(nest, body=(store,)) if isinstance(nest, Loop) else store,))
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """A dimension of a call's result as a loop sees it: its variables, innermost first, and how far each steps."""
+
+    parts: tuple[tuple[Variable, Index], ...]
+
+    def stride_of(self, offset: Index) -> Index | None:
+        """How far a step along this dimension goes in a buffer that is read at `offset`; None if that varies."""
+        stride = constant(0)
+        for number, (variable, step) in enumerate(self.parts):
+            moved = coefficient_of(offset, variable)
+            if moved is None or (number and moved != stride * step):
+                return None
+            stride = moved if number == 0 else stride
+        return stride
+
+
+def _axes(indices: tuple[Index, ...], variables: Sequence[Variable]) -> tuple[_Axis, ...] | None:
+    """How a loop over `variables` walks along the dimensions that `indices` address, if it meets each element once."""
+    left, axes = set(variables), list[_Axis]()
+    for index in indices:
+        mine = [(each, step) for each in variables if (step := coefficient_of(index, each)) not in (None, constant(0))]
+        ordered, expected = list[tuple[Variable, Index]](), constant(1)
+        while mine:
+            found = next((pair for pair in mine if pair[1] == expected), None)
+            if found is None or found[0] not in left:
+                return None
+            mine.remove(found)
+            left.remove(found[0])
+            ordered.append((found[0], expected))
+            expected = expected * found[0].extent
+        rebuilt = constant(0)
+        for variable, step in ordered:
+            rebuilt = rebuilt + atom(variable) * step
+        if rebuilt != index:
+            return None
+        axes.append(_Axis(tuple(ordered)))
+    return None if left else tuple(axes)
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A call, and the definition that reads its result once, at `load`."""
+
+    call: LibraryCall
+    definition: Definition
+    load: Load
+    axes: tuple[_Axis, ...]
+
+    @classmethod
+    def of(cls, call: LibraryCall, kernel: Kernel) -> _Match | None:
+        definition, result = definition_of(kernel), call.outputs[0].buffer
+        if definition is None:
+            return None
+        loads = [each for each in walk(definition.value) if isinstance(each, Load) and each.buffer == result]
+        if len(loads) != 1 or loads[0].guard is not None:
+            return None
+        axes = _axes(loads[0].indices, [each for each in definition.variables if each is not None])
+        return None if axes is None else cls(call, definition, loads[0], axes)
+
+    @property
+    def channel_axis(self) -> _Axis:
+        return self.axes[CHANNELS[self.call.routine]]
+
+    def view_of(self, buffer: Buffer, offset: Index) -> View | None:
+        """`buffer` in the shape of the call's result, as the loop walks along it from `offset`."""
+        strides = [axis.stride_of(offset) for axis in self.axes]
+        known = tuple(stride for stride in strides if stride is not None)
+        if len(known) != len(strides) or offset.computed:
+            return None
+        bindings: dict[Atom, Index] = {variable: constant(0) for axis in self.axes for variable, _ in axis.parts}
+        return View(buffer, self.load.buffer.shape, known, substitute(offset, bindings))
+
+    def absorbable(self, path: list[Part]) -> list[Part]:
+        """The first parts of the path, up to one whose operand the routine cannot take."""
+        for number, part in enumerate(path):
+            if (
+                part.operand is not None
+                and not self.is_of_channel(part.operand)
+                and self.residual(part.operand) is None
+            ):
+                return path[:number]
+        return path
+
+    def is_of_channel(self, value: Scalar) -> bool:
+        """Whether a value depends on nothing but the channel."""
+        if len(self.channel_axis.parts) > 1 or value.dtype != "f32":
+            return False
+        others = [each for axis in self.axes if axis is not self.channel_axis for each, _ in axis.parts]
+        offsets = [each.buffer.offset(each.indices) for each in walk(value) if isinstance(each, Load)]
+        offsets += [each.index for each in walk(value) if isinstance(each, IndexValue)]
+        return not any(
+            offset.computed or any(coefficient_of(offset, each) != constant(0) for each in others) for offset in offsets
+        )
+
+    def residual(self, value: Scalar) -> View | None:
+        """An operand that lies in memory as the result does."""
+        load = strip_names(value)
+        if not isinstance(load, Load) or load.guard is not None or load.dtype != self.load.dtype:
+            return None
+        view, result = self.view_of(load.buffer, load.buffer.offset(load.indices)), self.load.buffer
+        if view is None:
+            return None
+        pairs = zip(view.strides, result.strides, self.axes, strict=True)
+        return view if all(mine == other for mine, other, axis in pairs if axis.parts) else None
+
+    def grown(self, parts: list[Part], target: View, origins: tuple[str, ...], names: set[str]) -> list[Step]:
+        """The call with these parts as its epilogue, after the small loops that compute scales and shifts."""
+        writer = _Epilogue(self, names)
+        for part in parts:
+            writer.add(part)
+        writer.flush()
+        call = replace(
+            self.call,
+            inputs=(*self.call.inputs, *writer.operands),
+            outputs=(target,),
+            origins=tuple(dict.fromkeys((*self.call.origins, *origins))),
+            epilogue=(*self.call.epilogue, *writer.finishes),
+        )
+        return [*writer.kernels, call]
+
+
+class _Epilogue:
+    """Collects finishes; operations by channel are joined into one scale and one shift."""
+
+    def __init__(self, match: _Match, names: set[str]):
+        self.match, self.names = match, names
+        self.finishes: list[Finish] = []
+        self.operands: list[View] = []
+        self.kernels: list[Kernel] = []
+        self.scale: Scalar | None = None
+        self.shift: Scalar | None = None
+
+    def add(self, part: Part) -> None:
+        if part.operand is None:
+            self.flush()
+            self.finishes.append(Finish(part.operation))
+        elif self.match.is_of_channel(part.operand):
+            self.add_of_channel(part.operation, part.operand)
+        else:
+            self.flush()
+            view = self.match.residual(part.operand)
+            assert view is not None
+            self.finish(part.operation, view)
+
+    def add_of_channel(self, operation: str, operand: Scalar) -> None:
+        if operation == "add":
+            self.shift = operand if self.shift is None else self.shift + operand
+        else:
+            self.scale = operand if self.scale is None else self.scale * operand
+            self.shift = None if self.shift is None else self.shift * operand
+
+    def flush(self) -> None:
+        if self.scale is not None:
+            self.finish("mul", self.operand("scale", self.scale))
+        if self.shift is not None:
+            self.finish("add", self.operand("shift", self.shift))
+        self.scale = self.shift = None
+
+    def finish(self, operation: str, view: View) -> None:
+        self.finishes.append(Finish(operation, len(self.match.call.inputs) + len(self.operands)))
+        self.operands.append(view)
+
+    def operand(self, kind: str, value: Scalar) -> View:
+        """A value by channel as an operand: what it is loaded from, or a buffer that a small loop fills."""
+        load = strip_names(value)
+        if isinstance(load, Load) and load.guard is None:
+            view = self.match.view_of(load.buffer, load.buffer.offset(load.indices))
+            if view is not None and view.strides[CHANNELS[self.match.call.routine]] == constant(1):
+                return view
+        return self.computed(kind, value)
+
+    def computed(self, kind: str, value: Scalar) -> View:
+        name, number = f"{self.match.call.name}_{kind}", 0
+        while name in self.names:
+            number += 1
+            name = f"{self.match.call.name}_{kind}_{number}"
+        self.names.add(name)
+        variables = tuple(variable for variable, _ in self.match.channel_axis.parts)
+        shape = (product(variable.extent for variable in variables),)
+        buffer = Buffer(name, value.dtype, shape, contiguous_strides(shape))
+        indices = tuple(map(atom, variables)) or (constant(0),)
+        store = Store(buffer, indices, value)
+        self.kernels.append(
+            Kernel(name, (Loop(variables, (store,)),) if variables else (store,), self.match.call.origins)
+        )
+        view = self.match.view_of(buffer, buffer.offset(indices))
+        assert view is not None
+        return view

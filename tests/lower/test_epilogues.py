@@ -1,0 +1,97 @@
+"""What follows a product or a convolution goes into its call, as far as it can; the numbers stay."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from precast.ir.loops.interpreter import interpret
+from precast.ir.loops.program import Kernel, LibraryCall
+from precast.lower.fuse import fuse
+from tests.lower.cases import as_tuple, check_case, floats, open_cases
+from tests.lower.pipeline import lowered
+
+
+def block(x, w, mean, variance, gamma, beta, y):
+    return F.relu(F.batch_norm(F.conv2d(x, w, padding=1), mean, variance, gamma, beta) + y)
+
+
+def shortcut(x, w, v):
+    return F.relu(F.conv2d(x, w, padding=1) * 2 + F.conv2d(x, v))
+
+
+CHANNEL = [floats(6, seed=seed) for seed in range(3)]
+IMAGE, FILTERS, RESIDUAL = floats(2, 4, 9, 8), floats(6, 4, 3, 3), floats(2, 6, 9, 8)
+LAST, LINEAR = torch.channels_last, [floats(5, 7), floats(6, 7), floats(6)]
+CASES = {
+    "bias": (lambda x, w, b: F.linear(x, w, b), [floats(5, 7), floats(6, 7), floats(6)]),
+    "bias_of_batches": (lambda x, w, b: F.linear(x, w, b), [floats(2, 5, 7), floats(6, 7), floats(6)]),
+    "gelu": (lambda x, w, b: F.gelu(F.linear(x, w, b)), [floats(5, 7), floats(6, 7), floats(6)]),
+    "gelu_by_tanh": (lambda x, w: F.gelu(x @ w, approximate="tanh"), [floats(5, 7), floats(7, 6)]),
+    "silu": (lambda x, w: F.silu(x @ w), [floats(5, 7), floats(7, 6)]),
+    "residual": (lambda x, w, y: x @ w + y, [floats(5, 7), floats(7, 6), floats(5, 6)]),
+    "scale": (lambda x, w, s: (x @ w - 1) / s, [floats(5, 7), floats(7, 6), floats(6).abs() + 1]),
+    "one_row": (lambda x, w, b: F.relu(F.linear(x, w, b)), [floats(1, 7), floats(6, 7), floats(6)]),
+    "batch_norm": (
+        lambda x, w, m, v, g, b: F.relu(F.batch_norm(F.conv2d(x, w), m, v, g, b)),
+        [IMAGE, FILTERS, CHANNEL[0], CHANNEL[1].abs() + 0.5, CHANNEL[2], CHANNEL[0]]),
+    "block": (
+        block, [IMAGE.to(memory_format=LAST), FILTERS, CHANNEL[0], CHANNEL[1].abs() + 0.5, CHANNEL[2], CHANNEL[0],
+                RESIDUAL.to(memory_format=LAST)]),
+    "shortcut": (shortcut, [IMAGE, FILTERS, floats(6, 4, 1, 1)]),
+    "three_dimensions": (
+        lambda x, w, b: F.conv3d(x, w, b).relu(), [floats(1, 2, 4, 5, 6), floats(3, 2, 2, 2, 2), floats(3)]),
+    "bf16": (lambda x, w, b: F.linear(x, w, b).relu(), [each.bfloat16() for each in LINEAR]),
+    "double": (lambda x, w, b: F.linear(x, w, b).relu(), [each.double() for each in LINEAR]),
+    "nothing": (lambda x, w, b: F.linear(x, w, b).relu(), [floats(0, 7), floats(6, 7), floats(6)]),
+    "no_depth": (lambda x, w, b: F.linear(x, w, b).relu(), [floats(5, 0), floats(6, 0), floats(6)]),
+}  # fmt: skip
+WHOLE = ("bias", "bias_of_batches", "gelu", "gelu_by_tanh", "silu", "residual", "one_row")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return open_cases(CASES, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_numbers_are_those_of_eager(model, name):
+    check_case(model, name, CASES[name], sums=True)
+
+
+@pytest.mark.parametrize("name", ["block", "shortcut", "scale", "bias_of_batches"])
+def test_the_interpreter_agrees(name):
+    function, inputs = CASES[name]
+    mine = interpret(fuse(lowered(function, *inputs)), inputs)
+    torch.testing.assert_close(mine, as_tuple(function(*inputs)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_no_loop_is_left(name):
+    function, inputs = CASES[name]
+    assert not [step for step in fuse(lowered(function, *inputs)).steps if isinstance(step, Kernel)]
+
+
+def test_batch_norm_becomes_one_scale_and_one_shift():
+    function, inputs = CASES["block"]
+    steps = fuse(lowered(function, *inputs)).steps
+    (call,) = [step for step in steps if isinstance(step, LibraryCall)]
+    assert [each.operation for each in call.epilogue] == ["mul", "add", "add", "relu"]
+
+
+def test_of_two_convolutions_the_second_adds_the_first():
+    function, inputs = CASES["shortcut"]
+    calls = [step for step in fuse(lowered(function, *inputs)).steps if isinstance(step, LibraryCall)]
+    assert sorted([each.operation for each in call.epilogue] for call in calls) == [[], ["mul", "add", "relu"]]
+
+
+@pytest.mark.parametrize("activation", [F.relu, F.gelu, F.silu])
+def test_nan_stays_nan(tmp_path, activation):
+    x, w = torch.eye(16), torch.randn(16, 16)
+    w[3, 5] = float("nan")
+    case = {"f": (lambda x, w: activation(x @ w), [x, w])}
+    torch.testing.assert_close(open_cases(case, tmp_path)["f"](x, w)[0], activation(x @ w), equal_nan=True)
+
+
+def test_a_value_that_two_read_stays_in_memory():
+    program = fuse(lowered(lambda x, w: ((x @ w).sin(), (x @ w).softmax(0)), torch.randn(5, 7), torch.randn(7, 6)))
+    assert all(not step.epilogue for step in program.steps if isinstance(step, LibraryCall))
