@@ -60,6 +60,18 @@ def test_a_profile_is_plain_data_and_a_chrome_trace(compiled, tmp_path):
     assert events[1]["ts"] + events[1]["dur"] <= events[2]["ts"]
 
 
+def test_what_torch_runs_between_is_timed_too(tmp_path):
+    def mixed(x):
+        turned = torch.view_as_complex(x.exp())
+        return torch.view_as_real(turned * turned) + 1
+
+    compiled = precast.compile(mixed, options={"profile": True, "cache_directory": tmp_path})
+    compiled(torch.ones(3, 2))
+    kinds = [step.cost.kind for step in precast.profile(compiled).steps]
+    assert kinds == ["kernel", "torch", "kernel"]
+    assert precast.profile(compiled).steps[1].time.calls == 1
+
+
 def test_dynamic_sizes_count_as_they_were_traced(tmp_path):
     double = precast.compile(lambda x: x + x, dynamic=True, options={"profile": True, "cache_directory": tmp_path})
     double(torch.ones(10, 3))

@@ -110,7 +110,6 @@ class NativeGraph(CompiledGraph):
         programs: Sequence[ProgramEntry] | None = None,
     ):
         super().__init__(split, entries)
-        self.entries = tuple(entries)
         self.stored = stored
         self.programs = programs
 

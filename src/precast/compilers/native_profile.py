@@ -1,13 +1,19 @@
-"""The times that compiled graphs took, read from libraries that were built with timers."""
+"""The times that compiled graphs took: native steps have timers of their own, those that torch runs are timed here."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from torch import fx
+
 from precast.autograd.graph_names import get_aot_graph_name
+from precast.compilers.native_call import NativeStep, RunningStep, Sizes, TorchStep, Values
+from precast.ir.loops.program import LoopProgram
 from precast.runtime import Entry
 
 if TYPE_CHECKING:
@@ -29,6 +35,48 @@ class StepTime:
     last: int
 
 
+class StepClock:
+    """Collects the times of a step that Python runs."""
+
+    def __init__(self) -> None:
+        self.time = StepTime(0, 0, 0, 0, 0)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        started = time.perf_counter_ns()
+        yield
+        last, before = time.perf_counter_ns() - started, self.time
+        shortest = min(before.shortest, last) if before.calls else last
+        self.time = StepTime(before.calls + 1, before.total + last, shortest, started, last)
+
+
+@dataclass(frozen=True)
+class TimedTorchStep(TorchStep):
+    """Nodes that torch runs one by one, timed together."""
+
+    clock: StepClock = field(default_factory=StepClock)
+
+    def run(self, values: Values, sizes: Sizes) -> None:
+        with self.clock.timed():
+            super().run(values, sizes)
+
+
+def with_torch_timed(steps: Iterable[RunningStep]) -> tuple[RunningStep, ...]:
+    """The steps of a graph with clocks for those that torch runs; native code has its own."""
+    return tuple(
+        replace(each, step=TimedTorchStep(each.step.nodes)) if isinstance(each.step, TorchStep) else each
+        for each in steps
+    )
+
+
+@dataclass(frozen=True)
+class TimedSegment:
+    """A part of a graph and the times of its steps so far: a program's, or one of all nodes that torch runs."""
+
+    work: LoopProgram | tuple[fx.Node, ...]
+    times: tuple[StepTime, ...]
+
+
 @dataclass(frozen=True)
 class ProfiledGraph:
     """A compiled graph by its name."""
@@ -36,14 +84,17 @@ class ProfiledGraph:
     name: str
     graph: NativeGraph
 
-    def times(self) -> tuple[tuple[StepTime, ...], ...]:
-        """The times so far of each program's steps."""
+    def segments(self) -> Iterator[TimedSegment]:
+        """The parts in the order in which they run."""
         programs = self.graph.programs
         assert programs is not None, "a graph with timers is never restored"
-        return tuple(
-            read_times(entry, len(program.program.steps))
-            for entry, program in zip(self.graph.entries, programs, strict=True)
-        )
+        remaining = iter(programs)
+        for each in self.graph.steps:
+            if isinstance(each.step, TimedTorchStep):
+                yield TimedSegment(each.step.nodes, (each.step.clock.time,))
+            elif isinstance(each.step, NativeStep):
+                program = next(remaining).program
+                yield TimedSegment(program, read_times(each.step.entry, len(program.steps)))
 
 
 class ProfiledGraphs:
@@ -53,6 +104,8 @@ class ProfiledGraphs:
         self._graphs: list[ProfiledGraph] = []
 
     def add(self, graph: NativeGraph) -> None:
+        """From now on, the graph's times are known."""
+        graph.steps = with_torch_timed(graph.steps)
         self._graphs.append(ProfiledGraph(get_aot_graph_name(), graph))
 
     def __iter__(self) -> Iterator[ProfiledGraph]:

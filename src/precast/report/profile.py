@@ -12,10 +12,11 @@ from precast.autograd.compilers_in_use import compilers_of
 from precast.compilers.native import NativeCompiler
 from precast.compilers.native_profile import ProfiledGraph, StepTime
 from precast.errors import InputValueError
+from precast.ir.loops.program import LoopProgram
 from precast.report.chrome_trace import trace_events
 from precast.report.profile_table import table_of
 from precast.report.roofline import Roofline, measure_roofline
-from precast.report.step_costs import StepCost, costs_of
+from precast.report.step_costs import StepCost, cost_of_torch, costs_of
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,9 @@ def _distinct(*compilers: object) -> Iterable[NativeCompiler]:
 
 
 def _steps(profiled: ProfiledGraph) -> Iterable[StepProfile]:
-    programs = profiled.graph.programs or ()
-    for program, times in zip(programs, profiled.times(), strict=True):
-        costs = costs_of(program.program.steps, profiled.graph.split.module.graph)
-        for cost, time in zip(costs, times, strict=True):
+    graph = profiled.graph.split.module.graph
+    for segment in profiled.segments():
+        work = segment.work
+        costs = costs_of(work.steps, graph) if isinstance(work, LoopProgram) else (cost_of_torch(work),)
+        for cost, time in zip(costs, segment.times, strict=True):
             yield StepProfile(profiled.name, cost, time)

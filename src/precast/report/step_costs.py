@@ -16,7 +16,7 @@ from torch import fx
 from precast.ir.loops.index import Computed, Index, Symbol, Variable, evaluate
 from precast.ir.loops.program import Check, FallbackStep, LibraryCall, Step, read_by, written_by
 from precast.ir.node_meta import has_value, module_path_of, source_line_of, value_of
-from precast.ops.cost import flops, size_hint
+from precast.ops.cost import bytes_moved, flops, size_hint
 from precast.ops.facts import Fact, facts_of
 
 
@@ -48,6 +48,19 @@ def costs_of(steps: Sequence[Step], graph: fx.Graph) -> tuple[StepCost, ...]:
             round(share),
         )
         for step, own, share in zip(steps, members, shares, strict=True)
+    )
+
+
+def cost_of_torch(nodes: Sequence[fx.Node]) -> StepCost:
+    """The cost of nodes that torch runs one after the other."""
+    targets = [str(node.target).removeprefix("aten.").partition(".")[0] for node in nodes]
+    return StepCost(
+        "torch",
+        nodes[0].name,
+        tuple(dict.fromkeys(targets)),
+        tuple(dict.fromkeys(place for node in nodes if (place := place_of(node)))),
+        sum(bytes_moved(node) for node in nodes if isinstance(node.target, torch._ops.OpOverload)),
+        sum(_flops(node) for node in nodes),
     )
 
 
