@@ -35,6 +35,19 @@ CASES = {
         lambda x, mask, value: x.index_put((mask,), value), [floats(4, 3), CHOSEN, torch.tensor(2.5)]),
     "as_strided_scatter": (
         lambda x, part: x.as_strided_scatter(part, (2, 3), (6, 2), 1), [floats(4, 6), floats(2, 3, seed=1)]),
+    "take": (torch.take, [floats(4, 3), torch.tensor([[0, 11], [-1, -12]])]),
+    "take_zero_dim": (torch.take, [floats(4, 3), torch.tensor(5)]),
+    "put": (torch.put, [floats(4, 3), torch.tensor([0, 11, -2]), floats(3, seed=1)]),
+    "put_accumulated": (
+        lambda x, i, s: torch.put(x, i, s, accumulate=True),
+        [floats(4, 3), torch.tensor([[0, 11], [0, -1]]), floats(2, 2, seed=1)]),
+    "index_reduce_mean": (
+        lambda x, i, s: x.index_reduce(1, i, s, "mean", include_self=False),
+        [floats(3, 5), torch.tensor([0, 4, 0]), floats(3, 3, seed=1)]),
+    "index_reduce_largest": (
+        lambda x, i, s: x.index_reduce(0, i, s, "amax"), [floats(5, 3), torch.tensor([0, 4, 0]), floats(3, 3, seed=1)]),
+    "masked_scatter_backward": (
+        lambda dy, mask: aten.masked_scatter_backward(dy, mask, [3, 2]), [floats(4, 3), CHOSEN]),
     "embedding": (lambda w, i: aten.embedding(w, i), [floats(7, 5), below(7, 2, 3)]),
     "embedding_i32_bf16": (
         lambda w, i: aten.embedding(w, i) * 2,
@@ -106,6 +119,10 @@ def test_operator_gives_what_eager_gives(model, name):
 
 
 OUTSIDE = {
+    "take_outside": (torch.take, [floats(4, 3), torch.tensor([12])]),
+    "put_outside": (torch.put, [floats(4, 3), torch.tensor([-13]), floats(1)]),
+    "index_reduce_outside": (
+        lambda x, i, s: x.index_reduce(0, i, s, "prod"), [floats(5, 3), torch.tensor([5]), floats(1, 3, seed=1)]),
     "index_put_masked_too_few": (
         lambda x, mask, values: x.index_put((mask,), values), [floats(4, 3), CHOSEN, floats(4, seed=1)]),
     "embedding_outside": (lambda w, i: aten.embedding(w, i), [floats(7, 5), torch.tensor([6, 7])]),

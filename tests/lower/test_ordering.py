@@ -47,6 +47,33 @@ for name in ("cumsum", "cumprod"):
         f"{name}_zero_dim": (lambda x, f=function: f(x, 0), [floats()]),
         f"{name}_of_a_view": (lambda x, f=function: f(x.t() * 2, 0), [floats(4, 6)]),
     }
+for name in ("median", "nanmedian"):
+    function = getattr(torch, name)
+    CASES |= {
+        f"{name}": (function, [floats(5, 8)]),
+        f"{name}_along": (lambda x, f=function: tuple(f(x, 1)), [floats(5, 8)]),
+        f"{name}_special": (lambda x, f=function: tuple(f(x, 1, keepdim=True)), [SPECIAL[:2]]),
+        f"{name}_of_whole_numbers": (function, [TIES]),
+        f"{name}_zero_dim": (lambda x, f=function: tuple(f(x, 0)), [floats()]),
+        f"{name}_empty": (function, [floats(0)]),
+    }
+EDGES = torch.tensor([-1.0, 0.0, 0.0, 0.5, 2.0])
+ASKED = torch.tensor([[-2.0, 0.0, 0.25], [2.0, math.inf, math.nan]])
+CASES |= {
+    "kthvalue": (lambda x: tuple(torch.kthvalue(x, 3, 0)), [floats(7, 4)]),
+    "searchsorted": (torch.searchsorted, [EDGES, ASKED]),
+    "searchsorted_right": (lambda x, v: torch.searchsorted(x, v, right=True), [EDGES, ASKED]),
+    "searchsorted_rows": (torch.searchsorted, [floats(3, 8).sort().values, floats(3, 5, seed=1)]),
+    "searchsorted_by_order": (
+        lambda x, v, o: torch.searchsorted(x, v, sorter=o),
+        [EDGES.flip(0), ASKED, torch.arange(4, -1, -1)],
+    ),
+    "searchsorted_number": (lambda x: torch.searchsorted(x, 0.25), [EDGES]),
+    "searchsorted_empty": (torch.searchsorted, [floats(0), ASKED]),
+    "searchsorted_narrow": (lambda x, v: torch.searchsorted(x, v, out_int32=True), [EDGES, ASKED]),
+    "bucketize": (lambda v, x: torch.bucketize(v, x, right=True), [ASKED, EDGES]),
+    "bucketize_whole_numbers": (torch.bucketize, [TIES, torch.tensor([0, 2, 3])]),
+}
 for descending in (False, True):
     CASES |= {
         f"sort_{descending}": (lambda x, d=descending: tuple(torch.sort(x, 1, descending=d)), [floats(5, 70)]),

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, constant
+from precast.ir.loops.index import Index, constant, product
 from precast.ir.loops.scalars import Load, Scalar
 from precast.lower.builder import Builder, Indices, broadcast_indices
 from precast.lower.conditions import Place, all_of, check_bounds, out_of_bounds, place
 from precast.lower.registry import DECLINED, Lowered, lowering
+from precast.lower.view import reshaped_indices
 
 aten = torch.ops.aten
 
@@ -57,6 +58,18 @@ def index_select(builder: Builder, source: Buffer, dim: int, index: Buffer) -> B
     def chosen(at: Indices) -> Scalar:
         where = place("position", Load(index, at[dim : dim + len(index.shape)]), source.shape[dim])
         return Load(source, (*at[:dim], where.index, *at[dim + 1 :]), where.is_inside)
+
+    return builder.define(chosen)
+
+
+@lowering(aten.take.default)
+def take(builder: Builder, source: Buffer, index: Buffer) -> Buffer:
+    total = product(source.shape)
+    check_bounds(builder, index, total, error="index", message=OUT_OF_RANGE, wraps=True)
+
+    def chosen(at: Indices) -> Scalar:
+        where = place("position", Load(index, at), total, wraps=True)
+        return Load(source, reshaped_indices(source.shape, (total,), (where.index,)), where.is_inside)
 
     return builder.define(chosen)
 

@@ -1,16 +1,20 @@
-"""Operators that look for elements or put them in order: argmax, max along a dimension, sort, topk, running sums."""
+"""Operators that look for elements or put them in order: argmax, sort, topk, median, searchsorted, running sums."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, product
+from precast.ir.loops.index import Index, as_index, constant, floor_divide, product
 from precast.ir.loops.program import Check
 from precast.ir.loops.routines import SCAN_KINDS
 from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, cast
-from precast.lower.builder import Builder, Indices, Result, broadcast_indices, element, is_floating, math_dtype
-from precast.lower.conditions import all_of, place
+from precast.lower.builder import Builder, Indices, Operand, Result, broadcast_indices, element, is_floating, math_dtype
+from precast.lower.conditions import all_of, place, sure_place
 from precast.lower.reduction import kept_result, reduced_dims
 from precast.lower.registry import Rule, lowering
 from precast.lower.view import reshaped_indices
@@ -155,3 +159,108 @@ def masked_scatter(builder: Builder, source: Buffer, mask: Buffer, values: Buffe
         return apply("where", is_chosen, chosen, element(source, at, source.dtype))
 
     return builder.define(formula)
+
+
+def _searched(
+    builder: Builder, ordered: Buffer, values: Operand, is_right: bool, order: Buffer | None = None
+) -> Buffer:
+    """How many elements of the sorted lines come before each value."""
+    shape = builder.result.shape
+    flat = shape or (constant(1),)
+    asked = builder.define(lambda at: element(values, at[: len(shape)], ordered.dtype), Result(ordered.dtype, flat))
+    with builder.part("places"):
+        operands = [ordered, asked, *([] if order is None else [order])]
+        (places,) = builder.call("search", operands, [int(is_right), int(order is not None)], [Result("i64", flat)])
+    return builder.define(lambda at: Load(places, at if shape else (constant(0),)))
+
+
+@lowering(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
+def searchsorted(
+    builder: Builder, ordered: Buffer, values: Operand, *, right: bool = False, side: str | None = None,
+    sorter: Buffer | None = None, **_: object,
+) -> Buffer:  # fmt: skip
+    return _searched(builder, ordered, values, right or side == "right", sorter)
+
+
+@lowering(aten.bucketize.Tensor, aten.bucketize.Scalar)
+def bucketize(builder: Builder, values: Operand, boundaries: Buffer, *, right: bool = False, **_: object) -> Buffer:
+    return _searched(builder, boundaries, values, right)
+
+
+def _picked(
+    builder: Builder, source: Buffer, dim: int, position: Callable[[Indices], Scalar], results: Sequence[Result]
+) -> tuple[Buffer, ...]:
+    """Of each line, sorted, the element at `position`, which may depend on the other dimensions, and its place."""
+    dim = dim % max(len(source.shape), 1)
+    keeps_rank = len(results[0].shape) == len(source.shape)
+    wide = [Result(source.dtype, source.shape), Result("i64", source.shape)]
+    with builder.part("sorted"):
+        columns = builder.call("sort", [source], [dim, 0], wide)
+
+    def pick(column: Buffer, at: Indices) -> Scalar:
+        if not source.shape:
+            return Load(column, ())
+        others = (*at[:dim], *at[dim + 1 :]) if keeps_rank else at
+        where = sure_place("position", position(others), source.shape[dim])
+        return Load(column, (*others[:dim], where, *others[dim:]))
+
+    return tuple(
+        builder.define(partial(pick, column), result) for column, result in zip(columns, results, strict=False)
+    )
+
+
+@lowering(aten.kthvalue.default)
+def kthvalue(
+    builder: Builder, source: Buffer, k: int | Index, dim: int = -1, keepdim: bool = False
+) -> tuple[Buffer, ...]:
+    rank = IndexValue(as_index(k) - 1, "i64")
+    return _picked(builder, source, dim, lambda at: rank, builder.results)
+
+
+def _median(
+    builder: Builder, source: Buffer, dim: int, results: Sequence[Result], *, ignores_nan: bool
+) -> tuple[Buffer, ...]:
+    """The lower middle; where there is a NaN that counts, that one."""
+    dim = dim % max(len(source.shape), 1)
+    length = source.shape[dim] if source.shape else constant(1)
+    if length.constant == 0:
+        return tuple(builder.define(lambda at: Constant(math.nan, source.dtype), result) for result in results)
+    middle = IndexValue(floor_divide(length - 1, 2), "i64")
+    if not is_floating(source.dtype):
+        return _picked(builder, source, dim, lambda at: middle, results)
+    others = tuple(size for each, size in enumerate(source.shape) if each != dim)
+    with builder.part("numbers"):
+        numbers = builder.reduce(
+            "sum", source, (dim,) if source.shape else (), result=Result("i64", others),
+            prepare=lambda value, at: cast(apply("logical_not", apply("is_nan", value)), "i64"),
+        )  # fmt: skip
+
+    def position(at: Indices) -> Scalar:
+        count = Load(numbers, at)
+        if ignores_nan:
+            half = apply("div_floor", count - 1, Constant(2, "i64"))
+            return apply("maximum", half, Constant(0, "i64"))
+        return apply("where", apply("lt", count, IndexValue(length, "i64")), count, middle)
+
+    return _picked(builder, source, dim, position, results)
+
+
+def _median_rules(*, ignores_nan: bool) -> tuple[Rule, Rule]:
+    def along(builder: Builder, source: Buffer, dim: int, keepdim: bool = False) -> tuple[Buffer, ...]:
+        return _median(builder, source, dim, builder.results, ignores_nan=ignores_nan)
+
+    def of_all(builder: Builder, source: Buffer) -> Buffer:
+        total = product(source.shape)
+        with builder.part("flat"):
+            flat = builder.define(
+                lambda at: Load(source, reshaped_indices(source.shape, (total,), at)), Result(source.dtype, (total,))
+            )
+        return _median(builder, flat, 0, builder.results, ignores_nan=ignores_nan)[0]
+
+    return along, of_all
+
+
+for _ignores_nan, _packet in ((False, aten.median), (True, aten.nanmedian)):
+    _along_rule, _whole_rule = _median_rules(ignores_nan=_ignores_nan)
+    lowering(_packet.dim)(_along_rule)
+    lowering(_packet.default)(_whole_rule)

@@ -21,7 +21,7 @@ from precast.ir.loops.routines import SCAN_KINDS
 from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
 from precast.lower.builder import Builder, Indices, Operand, Result, broadcast_indices, element, is_floating, math_dtype
 from precast.lower.conditions import all_of, check_bounds, out_of_bounds, place, sure_place
-from precast.lower.indexing import advanced, check_indices, has_mask
+from precast.lower.indexing import OUT_OF_RANGE, advanced, check_indices, has_mask
 from precast.lower.registry import DECLINED, Lowered, lowering
 from precast.lower.view import place_in_memory, reshaped_indices
 
@@ -115,18 +115,29 @@ def scatter_reduce(
     dim = dim % max(len(source.shape), 1)
     size = source.shape[dim] if source.shape else constant(1)
     check_bounds(builder, index, size, error="value", message=out_of_bounds(dim, size))
-    target, combine = _along(source, dim, index), _COMBINATIONS[reduce]
-    erased = None if include_self else neutral(combine, source.dtype)
-    at_index = index.shape
 
     def written(at: Indices) -> Scalar:
         return Load(src, at if src.shape else ())
 
-    total = scatter_into(builder, source, at_index, target, written, combine=combine, erased=erased)
+    return _reduced(builder, source, index.shape, _along(source, dim, index), written, reduce, include_self)
+
+
+def _reduced(
+    builder: Builder,
+    source: Buffer,
+    over: Indices,
+    target: Callable[[Indices], Target],
+    written: Callable[[Indices], Scalar],
+    reduce: str,
+    include_self: bool,
+) -> Buffer:
+    combine = _COMBINATIONS[reduce]
+    erased = None if include_self else neutral(combine, source.dtype)
+    total = scatter_into(builder, source, over, target, written, combine=combine, erased=erased)
     if reduce != "mean":
         return total
     counts = scatter_into(
-        builder, 1 if include_self else 0, at_index, target, lambda at: Constant(1, "i64"), combine="sum",
+        builder, 1 if include_self else 0, over, target, lambda at: Constant(1, "i64"), combine="sum",
         result=Result("i64", source.shape),
     )  # fmt: skip
     operation = "div" if is_floating(source.dtype) else "div_floor"
@@ -147,6 +158,35 @@ def neutral(combine: str, dtype: str) -> float:
         return combine == "min"
     limits = torch.iinfo(TORCH_DTYPES[dtype])
     return limits.min if combine == "max" else limits.max
+
+
+@lowering(aten.put.default)
+def put(builder: Builder, source: Buffer, index: Buffer, values: Buffer, accumulate: bool = False) -> Buffer:
+    """Write at places counted through the whole tensor."""
+    total = product(source.shape)
+    check_bounds(builder, index, total, error="index", message=OUT_OF_RANGE, wraps=True)
+
+    def target(at: Indices) -> Target:
+        where = place("position", Load(index, at), total, wraps=True)
+        return reshaped_indices(source.shape, (total,), (where.index,)), where.is_inside
+
+    def written(at: Indices) -> Scalar:
+        return Load(values, reshaped_indices(values.shape, index.shape, at))
+
+    return scatter_into(builder, source, index.shape, target, written, combine="sum" if accumulate else None)
+
+
+@lowering(aten.index_reduce.default)
+def index_reduce(
+    builder: Builder, source: Buffer, dim: int, index: Buffer, values: Buffer, reduce: str, *, include_self: bool = True
+) -> Buffer:
+    dim = dim % max(len(source.shape), 1)
+    size = source.shape[dim] if source.shape else constant(1)
+    check_bounds(builder, index, size, error="index", message=out_of_bounds(dim, size))
+    over, target = _index_shape(values, index), _rows(source, dim, index)
+    return _reduced(
+        builder, source, over, target, lambda at: Load(values, at[: len(values.shape)]), reduce, include_self
+    )
 
 
 @lowering(aten.index_add.default)
@@ -316,6 +356,29 @@ def _running_count(builder: Builder, mask: Buffer, values: Buffer, trailing: int
     message = "shape mismatch: value tensor cannot be broadcast to indexing result"
     builder.steps.append(Check(failed.name, failed, "value", message, (builder.origin,)))
     return counts
+
+
+@lowering(aten.masked_scatter_backward.default)
+def masked_scatter_backward(builder: Builder, gradient: Buffer, mask: Buffer, sizes: object) -> Buffer:
+    """The gradients of the chosen elements, one after the other; 0 for values that were not used."""
+    total, room, shape = product(gradient.shape), product(builder.result.shape), builder.result.shape
+    flat_result = Result("i64", (total,))
+
+    def chosen_at(at: Indices) -> Scalar:
+        own = reshaped_indices(gradient.shape, (total,), at)
+        return cast(Load(mask, broadcast_indices(mask.shape, own)), "bool")
+
+    with builder.part("chosen"):
+        flat = builder.define(lambda at: cast(chosen_at(at), "i64"), flat_result)
+        (counts,) = builder.call("scan", [flat], [0, SCAN_KINDS.index("sum")], [flat_result])
+
+    def target(at: Indices) -> Target:
+        turn = place("turn", Load(counts, at) - 1, room)
+        return reshaped_indices(shape, (room,), (turn.index,)), all_of(turn.is_inside, chosen_at(at))
+
+    return scatter_into(
+        builder, 0, (total,), target, lambda at: Load(gradient, reshaped_indices(gradient.shape, (total,), at))
+    )
 
 
 @lowering(aten.as_strided_scatter.default)

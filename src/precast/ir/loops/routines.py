@@ -83,6 +83,14 @@ def _scan(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
             return tuple(source.cummax(dim) if extreme == "max" else source.cummin(dim))
 
 
+def _search(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    is_right, has_order = numbers
+    ordered, values, *order = inputs
+    sorter = order[0].contiguous() if has_order else None
+    found = torch.searchsorted(ordered.contiguous(), values.contiguous(), right=bool(is_right), sorter=sorter)
+    return (found,)
+
+
 _FINISHES: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
     "mul": torch.mul,
@@ -97,5 +105,6 @@ _ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
     "convolution_backward_weights": _convolution_backward_weights,
     "matmul": _matmul,
     "scan": _scan,
+    "search": _search,
     "sort": _sort,
 }
