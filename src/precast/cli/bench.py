@@ -11,7 +11,7 @@ from rich.table import Table
 from precast.cli.amounts import seconds_text
 from precast.cli.timing import Timing, take_turns
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command()

@@ -12,7 +12,7 @@ from precast.cli.model_reference import load_model
 from precast.cli.progress import telling_steps
 from precast.packaging import aot_compile
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command()

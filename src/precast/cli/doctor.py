@@ -13,7 +13,7 @@ from rich.text import Text
 from precast.cli.machine import Finding, examine
 from precast.options import Options
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command()

@@ -14,7 +14,7 @@ from precast.cli.progress import telling_steps
 from precast.report import Profile, profile
 from precast.report import explain as explain_call
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command()

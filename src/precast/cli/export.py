@@ -11,7 +11,7 @@ from precast.cli.model_reference import load_model
 from precast.export import export as export_module
 from precast.export import save
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command()

@@ -13,7 +13,7 @@ from rich.text import Text
 from precast.artifact.package import open_package
 from precast.cli import package_summary
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command()

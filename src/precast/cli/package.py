@@ -15,7 +15,7 @@ from precast.cli.progress import telling_steps
 from precast.export import load as load_program
 from precast.packaging import package as package_model
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command()
@@ -24,7 +24,9 @@ def package(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("model.precast"),
     targets: Annotated[
         list[str] | None,
-        typer.Option("--target", help="native, x86-64-v3 or x86-64-v4; may be given several times. [default: native]"),
+        typer.Option(
+            "--target", help="native, x86-64-v3 or x86-64-v4; may be given several times; native if not given."
+        ),
     ] = None,
     samples: Annotated[bool, typer.Option(help="Keep the example call and its results, for `precast verify`.")] = True,
     sign: Annotated[Path | None, typer.Option(help="PEM file of a private ed25519 key to sign with.")] = None,
@@ -43,21 +45,14 @@ def package(
         path = package_model(
             what, **arguments, path=output, targets=tuple(targets or ("native",)), samples=samples, sign=sign
         )
-    manifest = open_package(path).manifest
-    facts = {
-        "file": str(path),
-        "bytes": path.stat().st_size,
-        "entries": [entry.name for entry in manifest.entries],
-        "targets": [target.name for target in manifest.targets],
-        "seconds": time.perf_counter() - started,
-    }
+    seconds, size, manifest = time.perf_counter() - started, path.stat().st_size, open_package(path).manifest
+    entries, made = [entry.name for entry in manifest.entries], [target.name for target in manifest.targets]
     if as_json:
+        facts = {"file": str(path), "bytes": size, "entries": entries, "targets": made, "seconds": seconds}
         typer.echo(json.dumps(facts, indent=2))
-        return
-    typer.echo(
-        f"{path}: {bytes_text(path.stat().st_size)}, entries {', '.join(facts['entries'])}, "  # type: ignore[arg-type]
-        f"targets {', '.join(facts['targets'])}, in {seconds_text(time.perf_counter() - started)}"  # type: ignore[arg-type]
-    )
+    else:
+        words = [bytes_text(size), f"entries {', '.join(entries)}", f"targets {', '.join(made)}"]
+        typer.echo(f"{path}: {', '.join(words)}, in {seconds_text(seconds)}")
 
 
 def what_to_package(reference: str) -> tuple[Any, dict[str, Any]]:

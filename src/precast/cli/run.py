@@ -23,7 +23,7 @@ from precast.cli.package_calls import (
 )
 from precast.runtime import load
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command()

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from precast.runtime import load
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command()
