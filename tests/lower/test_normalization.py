@@ -48,6 +48,8 @@ CASES = {
         [floats(4, 9), floats(4, 9, seed=1), positive(9)]),
     "group_norm": (
         lambda x, w, b: aten.native_group_norm(x, w, b, 2, 6, 20, 3, 1e-5), [floats(*IMAGE), positive(6), floats(6)]),
+    "group_norm_of_rows": (
+        lambda x, w, b: aten.native_group_norm(x, w, b, 4, 6, 1, 3, 1e-5), [floats(4, 6), positive(6), floats(6)]),
     "group_norm_plain": (lambda x: aten.native_group_norm(x, None, None, 2, 6, 20, 2, 1e-5), [floats(*IMAGE)]),
     "group_norm_backward": (group_norm_backward, [floats(*IMAGE), floats(*IMAGE, seed=1), positive(6)]),
     "batch_norm": (

@@ -1,6 +1,6 @@
-"""Layer, group and batch normalization and their gradients: statistics as reductions, the rest as one formula.
+"""Layer and batch normalization and their gradients: statistics as reductions, the rest as one formula.
 
-All three are the same with other names for what shares a mean: a row, a group of channels, or a channel.
+Both are the same with other names for what shares a mean: a row, or a channel.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, constant, floor_divide, product, remainder
+from precast.ir.loops.index import Index, constant, product
 from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, cast
 from precast.lower.builder import Builder, Indices, Result, math_dtype
 from precast.lower.registry import DECLINED, Lowered, lowering
@@ -55,28 +55,6 @@ def row_grouping(source: Buffer, rank: int) -> Grouping:
         lambda at: (*at[:start], *[constant(0)] * rank),
         lambda at: at[start:],
         tuple(range(start)),
-    )
-
-
-def group_grouping(source: Buffer, groups: int) -> Grouping:
-    """Group norm: the channels of a group and all positions share a mean; each channel has a weight."""
-    size = floor_divide(source.shape[1], groups)
-    shape = (source.shape[0], constant(groups), size, *source.shape[2:])
-
-    def channel(at: Indices) -> Index:
-        return at[1] * size + at[2]
-
-    def regroup(at: Indices) -> Indices:
-        return (at[0], floor_divide(at[1], size), remainder(at[1], size), *at[2:])
-
-    return Grouping(
-        shape,
-        tuple(range(2, len(shape))),
-        lambda at: (at[0], channel(at), *at[3:]),
-        regroup,
-        lambda at: at[:2],
-        lambda at: (channel(at),),
-        (0, *range(2, len(source.shape))),
     )
 
 
@@ -161,22 +139,6 @@ def layer_norm(
     return output, as_result(builder, mean, results[1]), as_result(builder, rstd, results[2])
 
 
-@lowering(aten.native_group_norm.default)
-def group_norm(
-    builder: Builder, source: Buffer, weight: Buffer | None, bias: Buffer | None, batch: object, channels: object,
-    positions: object, groups: int, eps: float,
-) -> Normalized:  # fmt: skip
-    group, results = group_grouping(source, groups), builder.results
-    mean, rstd = statistics(builder, source, group, results[1].shape, inverse_root(eps))
-
-    def scale_at(at: Indices) -> tuple[Scalar, Scalar]:
-        place = group.regroup(at)[:2]
-        return Load(mean, place), Load(rstd, place)
-
-    output = normalize(builder, source, scale_at, weight, bias, lambda at: (at[1],))
-    return output, as_result(builder, mean, results[1]), as_result(builder, rstd, results[2])
-
-
 def gradients(
     builder: Builder,
     gradient: Buffer,
@@ -245,19 +207,6 @@ def layer_norm_backward(
     weight: Buffer | None, bias: Buffer | None, mask: Sequence[bool],
 ) -> Gradients:  # fmt: skip
     group, dtype = row_grouping(source, len(shape)), math_dtype(source.dtype)
-
-    def scale_at(at: Indices) -> tuple[Scalar, Scalar]:
-        return _value(mean, group.statistic(at), dtype), _value(rstd, group.statistic(at), dtype)
-
-    return gradients(builder, gradient, source, group, scale_at, weight, mask)
-
-
-@lowering(aten.native_group_norm_backward.default)
-def group_norm_backward(
-    builder: Builder, gradient: Buffer, source: Buffer, mean: Buffer, rstd: Buffer, weight: Buffer | None,
-    batch: object, channels: object, positions: object, groups: int, mask: Sequence[bool],
-) -> Gradients:  # fmt: skip
-    group, dtype = group_grouping(source, groups), math_dtype(source.dtype)
 
     def scale_at(at: Indices) -> tuple[Scalar, Scalar]:
         return _value(mean, group.statistic(at), dtype), _value(rstd, group.statistic(at), dtype)
