@@ -46,6 +46,8 @@ from precast.ir.loops.scalars import Accumulator, IndexValue, walk
 PARTS = 64
 """How many pieces a sum over everything is cut into."""
 
+SHORT = 8
+"""A loop of up to this many iterations fills no vector."""
 LANES = 256
 """How many iterations of an outer loop are carried through an inner loop together."""
 
@@ -321,9 +323,11 @@ class _Lanes:
 
 
 def _runs_along_outer(loop: Loop) -> bool:
-    """Whether most of what the inner loops read lies side by side along this loop's last variable, not along theirs."""
-    if not loop.variables or not _is_free(loop, loop.variables[-1]):
+    """Whether inner loops are short, or most of what they touch lies side by side along this loop's last variable."""
+    if not loop.variables or not _is_free(loop, loop.variables[-1]) or not _has_inner_loop(loop):
         return False
+    if _has_short_loops(loop):
+        return True
     score = 0
     for inner in statements_of(loop.body):
         if isinstance(inner, Loop) and inner.variables and not _has_inner_loop(inner):
@@ -336,6 +340,17 @@ def _runs_along_outer(loop: Loop) -> bool:
                     score += coefficient_of(offset, loop.variables[-1]) == constant(1)
                     score -= strides[-1] == constant(1)
     return score > 0
+
+
+def _has_short_loops(loop: Loop) -> bool:
+    """Whether no inner loop is long enough for a vector, but this one is, and writes elements side by side."""
+    last = loop.variables[-1]
+    inner = [each for each in statements_of(loop.body) if isinstance(each, Loop) and each.variables]
+    is_short = all(_is_at_most(each.variables[-1].extent, SHORT) for each in inner)
+    is_along = any(
+        coefficient_of(each.buffer.offset(each.indices), last) == constant(1) for each in stores_of(loop.body)
+    )
+    return is_short and is_along and not _is_at_most(last.extent, SHORT)
 
 
 def _header(variable: Variable, bounds: tuple[str, str] | None = None) -> str:

@@ -24,6 +24,7 @@ from precast.ir.loops.program import (
 )
 from precast.ir.loops.rewriting import number_variables
 from precast.ir.loops.scalars import Constant, Load, Named, Scalar, apply
+from precast.lower.coalesce import scatter_onto, write_in_place
 from precast.lower.collapse import collapse_loops
 from precast.lower.epilogues import absorb_epilogues
 from precast.lower.inline import inline_producers
@@ -38,7 +39,12 @@ def fuse(program: LoopProgram) -> LoopProgram:
         channels_last,
         inline_producers,
         remove_dead,
+<<<<<<< Updated upstream
         absorb_epilogues,
+=======
+        scatter_onto,
+        write_in_place,
+>>>>>>> Stashed changes
         split_loops,
         collapse_loops,
         merge_kernels,

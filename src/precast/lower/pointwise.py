@@ -114,6 +114,7 @@ def floor_divide(builder: Builder, left: Operand, right: Operand) -> Buffer:
 @lowering(aten.pow.Tensor_Tensor, aten.pow.Scalar, aten.pow.Tensor_Scalar)
 def pow_(builder: Builder, base: Operand, exponent: Operand) -> Buffer:
     short: dict[float, Callable[[Scalar], Scalar]] = {
+        1: lambda x: x,
         2: lambda x: x * x,
         3: lambda x: x * x * x,
         0.5: lambda x: apply("sqrt", x),
@@ -122,7 +123,7 @@ def pow_(builder: Builder, base: Operand, exponent: Operand) -> Buffer:
         -2: lambda x: apply("reciprocal", x * x),
     }
     is_whole = not is_floating(builder.result.dtype)
-    if isinstance(exponent, int | float) and exponent in short and not (is_whole and exponent < 2):
+    if isinstance(exponent, int | float) and exponent in short and not (is_whole and exponent < 1):
         return builder.pointwise(short[exponent], base)
     return builder.pointwise(lambda x, y: apply("pow", x, y), base, exponent)
 

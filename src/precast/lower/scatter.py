@@ -89,8 +89,22 @@ def _scatter(builder: Builder, source: Buffer, dim: int, index: Buffer, value: O
         return cast(Load(value, at), source.dtype) if isinstance(value, Buffer) and value.shape else element(
             value, (), source.dtype)  # fmt: skip
 
+    if reduce is None and source.shape and _chooses_one(source, dim, index):
+        return builder.define(lambda at: _chosen(source, dim, index, at, written))
     combine = None if reduce is None else _COMBINATIONS[reduce]
     return scatter_into(builder, source, index.shape, _along(source, dim, index), written, combine=combine)
+
+
+def _chooses_one(source: Buffer, dim: int, index: Buffer) -> bool:
+    """Whether one element of each line along `dim` is written: as cheap to compare with as to go there."""
+    wanted = tuple(constant(1) if number == dim else size for number, size in enumerate(source.shape))
+    return index.shape == wanted
+
+
+def _chosen(source: Buffer, dim: int, index: Buffer, at: Indices, written: Callable[[Indices], Scalar]) -> Scalar:
+    line = (*at[:dim], constant(0), *at[dim + 1 :])
+    is_chosen = apply("eq", IndexValue(at[dim], "i64"), cast(Load(index, line), "i64"))
+    return apply("where", is_chosen, written(line), Load(source, at))
 
 
 @lowering(aten.scatter.src, aten.scatter.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Atom, Index, Variable, atom, substitute
 from precast.ir.loops.program import Kernel, Loop, Statement, Store, rewrite_statement, variables_of
 from precast.ir.loops.scalars import IndexValue, Load, Scalar, rewrite
@@ -51,6 +52,26 @@ def _substituted(
         statement = rewrite_statement(statement, change, memo)
         if isinstance(statement, Store):
             return replace(statement, indices=tuple(substitute(index, bindings) for index in statement.indices))
+        return statement
+
+    return tuple(map(visit, body))
+
+
+def replace_buffers(body: tuple[Statement, ...], names: Mapping[Buffer, Buffer]) -> tuple[Statement, ...]:
+    """Read and write other buffers of the same layout."""
+    memo = dict[int, Scalar]()
+
+    def change(each: Scalar) -> Scalar:
+        if isinstance(each, Load) and each.buffer in names:
+            return replace(each, buffer=names[each.buffer])
+        return each
+
+    def visit(statement: Statement) -> Statement:
+        if isinstance(statement, Loop):
+            return replace(statement, body=tuple(map(visit, statement.body)))
+        statement = rewrite_statement(statement, change, memo)
+        if isinstance(statement, Store):
+            return replace(statement, buffer=names.get(statement.buffer, statement.buffer))
         return statement
 
     return tuple(map(visit, body))

@@ -1,0 +1,162 @@
+"""Write results where they end up.
+
+Before::
+
+    t = matmul(…)
+    for i0, i1:  s[i0, i1] = 0;  for j, i1:  s[{row[j]}, i1] <- sum g[j, i1]
+    for i0, i1:  result[i0, i1] = t[i0, i1] + s[i0, i1]
+
+After::
+
+    result = matmul(…)
+    for j, i1:  result[{row[j]}, i1] <- sum g[j, i1]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.program import (
+    Kernel,
+    LibraryCall,
+    Loop,
+    LoopProgram,
+    Statement,
+    Step,
+    Store,
+    loads_of,
+    read_by,
+    with_steps,
+    written_by,
+)
+from precast.ir.loops.rewriting import replace_buffers
+from precast.ir.loops.scalars import Apply, Constant, Load, Scalar, walk
+from precast.lower.inline import Definition, definition_of, strip_names
+
+
+def scatter_onto(program: LoopProgram) -> LoopProgram:
+    """Where a sum at computed places is added to something, sum onto that at once."""
+    readers = _readers(program)
+    sums = {each.written[0]: each for each in program.steps if isinstance(each, Kernel) and _starts_at_zero(each)}
+    steps: list[Step] = []
+    for step in program.steps:
+        found = _added(step, sums, readers) if isinstance(step, Kernel) else None
+        if found is None or not isinstance(step, Kernel):
+            steps.append(step)
+            continue
+        definition, other, total = found
+        scattered = sums[total]
+        steps.remove(scattered)
+        start = _with_value(step, other)
+        rest = replace_buffers(scattered.body[1:], {total: definition.buffer})
+        origins = tuple(dict.fromkeys((*scattered.origins, *step.origins)))
+        steps.append(Kernel(step.name, (*start, *rest), origins))
+    return with_steps(program, steps)
+
+
+def _readers(program: LoopProgram) -> Counter[Buffer]:
+    readers = Counter(buffer for step in program.steps for buffer in read_by(step))
+    readers.update(program.outputs)
+    return readers
+
+
+def _starts_at_zero(kernel: Kernel) -> bool:
+    """Whether the kernel sets one buffer to 0 and then sums into it."""
+    first = definition_of(replace(kernel, body=kernel.body[:1])) if len(kernel.body) > 1 else None
+    if first is None or len(kernel.written) != 1 or kernel.written[0] in kernel.read:
+        return False
+    value = strip_names(first.value)
+    return isinstance(value, Constant) and value.value == 0
+
+
+def _added(
+    kernel: Kernel, sums: dict[Buffer, Kernel], readers: Counter[Buffer]
+) -> tuple[Definition, Scalar, Buffer] | None:
+    """What a kernel defines, if that is something plus a sum that nobody else reads; the something; and the sum."""
+    definition = definition_of(kernel)
+    value = strip_names(definition.value) if definition is not None else None
+    if definition is None or not isinstance(value, Apply) or value.operation != "add":
+        return None
+    for mine, other in (value.arguments, reversed(value.arguments)):
+        total = _whole_load(mine, kernel)
+        if total is None or total not in sums or readers[total] != 1:
+            continue
+        if _is_alike(total, definition.buffer) and not _reads(other, total):
+            return definition, other, total
+    return None
+
+
+def _reads(value: Scalar, buffer: Buffer) -> bool:
+    return any(isinstance(part, Load) and part.buffer == buffer for part in walk(value))
+
+
+def _whole_load(value: Scalar, kernel: Kernel) -> Buffer | None:
+    """The buffer that `value` reads, if it reads each element where the kernel writes it."""
+    load, store = strip_names(value), _only_store(kernel.body)
+    if isinstance(load, Load) and load.guard is None and load.indices == store.indices:
+        return load.buffer
+    return None
+
+
+def _only_store(body: tuple[Statement, ...]) -> Store:
+    (statement,) = body
+    (store,) = statement.body if isinstance(statement, Loop) else (statement,)
+    assert isinstance(store, Store)
+    return store
+
+
+def _with_value(kernel: Kernel, value: Scalar) -> tuple[Statement, ...]:
+    (statement,) = kernel.body
+    store = replace(_only_store(kernel.body), value=value)
+    return (replace(statement, body=(store,)) if isinstance(statement, Loop) else store,)
+
+
+def _is_alike(first: Buffer, second: Buffer) -> bool:
+    return (first.dtype, first.shape, first.strides) == (second.dtype, second.shape, second.strides)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    source: Buffer
+    target: Buffer
+
+
+def write_in_place(program: LoopProgram) -> LoopProgram:
+    """Where all of a temporary is copied first of all, let whoever makes it write the copy."""
+    temporaries, readers = set(program.temporaries), _readers(program)
+    made_by_calls = {each for step in program.steps if isinstance(step, LibraryCall) for each in written_by(step)}
+    targets: dict[Buffer, Buffer] = {}
+    for step in program.steps:
+        copy = _copy_in(step) if isinstance(step, Kernel) else None
+        if copy is not None and readers[copy.source] == 1 and copy.source in temporaries & made_by_calls:
+            targets[copy.source] = copy.target
+    if not targets:
+        return program
+    steps = [_redirected(step, targets) for step in program.steps]
+    return with_steps(program, [step for step in steps if step is not None])
+
+
+def _copy_in(kernel: Kernel) -> _Copy | None:
+    """The copy that a kernel begins with, if its source is read nowhere else in it."""
+    first = kernel.body[:1]
+    definition = definition_of(replace(kernel, body=first))
+    if definition is None:
+        return None
+    source = _whole_load(definition.value, replace(kernel, body=first))
+    if source is None or not _is_alike(source, definition.buffer):
+        return None
+    return (
+        None if any(load.buffer == source for load in loads_of(kernel.body[1:])) else _Copy(source, definition.buffer)
+    )
+
+
+def _redirected(step: Step, targets: dict[Buffer, Buffer]) -> Step | None:
+    if isinstance(step, LibraryCall):
+        views = tuple(replace(view, buffer=targets.get(view.buffer, view.buffer)) for view in step.outputs)
+        return step if views == step.outputs else replace(step, outputs=views)
+    copy = _copy_in(step) if isinstance(step, Kernel) else None
+    if copy is None or targets.get(copy.source) != copy.target or not isinstance(step, Kernel):
+        return step
+    return replace(step, body=step.body[1:]) if len(step.body) > 1 else None

@@ -1,0 +1,42 @@
+"""Results are written where they end up."""
+
+import pytest
+import torch
+
+from precast.ir.loops.program import Kernel
+from precast.lower.fuse import fuse
+from tests.lower.pipeline import lowered, make_entry, open_entries
+
+
+def tied(x, y, gradient, rows):
+    """A product, and the gradient of an embedding of the same weights."""
+    return x @ y + torch.ops.aten.embedding_dense_backward(gradient, rows, 5, -1, False)
+
+
+def inputs():
+    generator = torch.Generator().manual_seed(0)
+    floats = [torch.randn(shape, generator=generator) for shape in [(5, 3), (3, 4), (3, 4)]]
+    return [*floats, torch.tensor([1, 4, 1])]
+
+
+def test_sums_go_onto_what_they_would_be_added_to():
+    program = fuse(lowered(tied, *inputs()))
+    written = [step.written for step in program.steps if isinstance(step, Kernel)]
+    assert [[each.name for each in buffers] for buffers in written] == [["add"]]
+    assert program.temporaries == ()
+
+
+def test_sums_that_others_read_stay_apart():
+    def function(x, y, gradient, rows):
+        total = torch.ops.aten.embedding_dense_backward(gradient, rows, 5, -1, False)
+        return x @ y + total, total
+
+    program = fuse(lowered(function, *inputs()))
+    assert {"add", "embedding_dense_backward"} <= {each.name for each in program.outputs}
+
+
+@pytest.mark.parametrize("function", [tied, lambda x, y, *_: (x @ y).clone()])
+def test_numbers_stay_the_same(function, tmp_path):
+    entry = open_entries([make_entry(lowered(function, *inputs()))], tmp_path)["forward"]
+    expected = function(*inputs())
+    torch.testing.assert_close(list(entry(*inputs())), [*expected] if isinstance(expected, tuple) else [expected])
