@@ -39,12 +39,9 @@ def fuse(program: LoopProgram) -> LoopProgram:
         channels_last,
         inline_producers,
         remove_dead,
-<<<<<<< Updated upstream
-        absorb_epilogues,
-=======
         scatter_onto,
+        absorb_epilogues,
         write_in_place,
->>>>>>> Stashed changes
         split_loops,
         collapse_loops,
         merge_kernels,
