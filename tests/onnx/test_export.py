@@ -206,3 +206,13 @@ def test_a_program_describes_itself_in_few_words():
         "ONNXProgram(input_1: FLOAT[batch,4]) -> (output: FLOAT[batch,2]), 4 nodes, opset 20\n"
         "checked: structure, example inputs, batch=4"
     )
+
+
+def test_sizes_are_read_off_inputs_once():
+    def function(x):
+        y = x.sin() + 1
+        return y.reshape(y.shape[0], -1, 2) * y.shape[0], y.new_ones(y.shape[0])
+
+    program = export(function, (torch.ones(5, 4),), dynamic_shapes=({0: Dim("rows", min=2)},))
+    shapes = [node for node in program.model.graph if node.op_type == "Shape"]
+    assert [node.inputs[0].name for node in shapes] == ["x"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
+import sympy
 import torch
 from onnxscript import evaluator
 from torch import fx
@@ -20,6 +21,7 @@ from precast.errors import OnnxError, OnnxRuleError
 from precast.ir.node_meta import has_value, source_line_of, value_of
 from precast.ir.program import Program
 from precast.ir.signature import ConstantArgument, InputKind, InputSpec, OutputKind
+from precast.ir.tensor_spec import as_size
 from precast.onnx.complex_operands import as_pair, is_complex, lacks_imaginary_part, pair, parts, takes_complex
 from precast.onnx.element_types import data_type_of, real_data_type_of
 from precast.onnx.promotion import TYPED_NUMBERS, is_elementwise, keeps_dtype, operand_dtype
@@ -120,6 +122,12 @@ def _rule(node: fx.Node, rules: RuleTable) -> Rule | None:
     return rules.find(node.target, is_complex=takes_complex(node))
 
 
+def _read_size(node: fx.Node) -> sympy.Expr | None:
+    """The size that a node reads off a tensor, if it may change."""
+    value = value_of(node) if node.target is torch.ops.aten.sym_size.int else None
+    return value.node.expr if isinstance(value, torch.SymInt) else None
+
+
 class GraphBuilder:
     """Translates one fx graph; ``values`` maps what its nodes give to ONNX values.
 
@@ -143,6 +151,9 @@ class GraphBuilder:
         self.prefix: str = "" if outer is None else f"{outer.prefix}{outer.current}.{name}."
         self.uses: list[RuleUse] = [] if outer is None else outer.uses
         self._functions: dict[str, Any] = {} if outer is None else outer._functions
+        self._size_sources: dict[sympy.Expr, tuple[ir.Value, int]] = {} if outer is None else outer._size_sources
+        # What an inner graph computes is not seen outside.
+        self._known_sizes: dict[sympy.Expr, ir.Value] = {} if outer is None else dict(outer._known_sizes)
         self.current: str = ""
 
     @property
@@ -168,6 +179,10 @@ class GraphBuilder:
         if node.target is operator.getitem and isinstance(self.result(node.args[0]), tuple):
             self.values[node] = self._item(node)
             return []
+        size = _read_size(node)
+        if size in self._known_sizes:
+            self.values[node] = self._known_sizes[size]
+            return []
         found = _rule(node, self.rules)
         assert found is not None, "checked before"
         self.current = node.name
@@ -179,6 +194,8 @@ class GraphBuilder:
         self._check_versions(node, nodes)
         self._describe(node, result)
         self.values[node] = tuple(result) if isinstance(result, (list, tuple)) else result
+        if size is not None:
+            self._known_sizes[size] = result
         operators = tuple(each.op_type for each in nodes)
         name = operator_name(node.target)
         self.uses.append(RuleUse(node.name, name, found.name, found.source, operators, _line(node)))
@@ -199,6 +216,8 @@ class GraphBuilder:
         return item
 
     def _call(self, rule: Rule, node: fx.Node) -> Any:
+        if (size := _read_size(node)) in self._size_sources:
+            return rule.function(*self._size_sources[size])
         dtype = operand_dtype(node)
         args = [self._operand(arg, None if keeps_dtype(node, i) else dtype) for i, arg in enumerate(node.args)]
         if takes_complex(node) and is_elementwise(node.target) and not isinstance(node.args[0], (list, tuple)):
@@ -287,6 +306,12 @@ class GraphBuilder:
                     value.name = value.name or f"{self.prefix}{node.name}__{number}"
                     self.set_type(value, one)
 
+    def read_sizes_off(self, value: ir.Value, expected: torch.Tensor) -> None:
+        """Take the sizes of an input wherever they come up: what is computed can be fused if nobody asks its size."""
+        for dim, size in enumerate(map(as_size, expected.shape)):
+            if not isinstance(size, int):
+                self._size_sources.setdefault(size, (value, dim))
+
     def set_type(self, value: ir.Value, expected: object) -> None:
         """Say of a value what tracing knows of it."""
         if isinstance(expected, torch.Tensor):
@@ -321,6 +346,7 @@ def _add_inputs(program: Program, builder: GraphBuilder, graph: ir.Graph) -> Non
             expected = value_of(node)
             if isinstance(expected, torch.Tensor):
                 data_type_of(expected.dtype, what=f"The input {node.name}")
+                builder.read_sizes_off(value, expected)
             builder.set_type(value, expected)
             builder.values[node] = value
             graph.inputs.append(value)
