@@ -21,6 +21,7 @@ from precast.ir.loops.index import (
     Index,
     Variable,
     atom,
+    atoms,
     coefficient_of,
     constant,
     floor_divide,
@@ -127,9 +128,12 @@ def _merge_loops(first: Loop, second: Loop) -> Loop | None:
     if not all(store.is_plain for store in stores_of((first, second))):
         # Iterations that meet in one element have an order of their own.
         return None
+    whole = first, second
     if _reads_from(second, first):
         first, second = _aligned(first, second)
     length = _common_prefix(first, second)
+    if not all(map(_stays_along_memory, whole, (first, second), (length, length))):
+        return None
     while length and not _reads_own_iteration(first, second, length):
         length -= 1
     has_accumulators = first.accumulators or second.accumulators
@@ -143,6 +147,38 @@ def _merge_loops(first: Loop, second: Loop) -> Loop | None:
         joined = _join_loop(body, statement) if isinstance(statement, Loop) else None
         body = (*body, statement) if joined is None else joined
     return Loop(left.variables, body, first.accumulators + second.accumulators)
+
+
+def _stays_along_memory(loop: Loop, aligned: Loop, length: int) -> bool:
+    """Whether a loop still runs along memory once its first variables, some of them perhaps cut in two, are shared."""
+    if _across(loop) is not None:
+        # It is a vector as a whole: everything inside reads side by side along its own variable.
+        return aligned.variables == loop.variables and length == len(loop.variables)
+    is_plain = loop.body and all(isinstance(each, Store) for each in loop.body)
+    if not is_plain or length == len(aligned.variables):
+        return True
+    along, remaining = _along(loop), aligned.variables[length:]
+    # A piece of it is as good where nothing but this piece remains: no other variable steps over memory in between.
+    return along is None or along in remaining or (len(remaining) == 1 and _along(aligned) == remaining[0])
+
+
+def _along(loop: Loop) -> Variable | None:
+    """The variable along which the loop's first store runs through memory."""
+    store = next(each for each in loop.body if isinstance(each, Store))
+    offset = store.buffer.offset(store.indices)
+    return next((each for each in loop.variables if coefficient_of(offset, each) == constant(1)), None)
+
+
+def _across(loop: Loop) -> Variable | None:
+    """The variable of this loop along which what the loops inside read lies side by side, if along none of theirs."""
+    inner = tuple(each for each in loop.body if isinstance(each, Loop))
+    inside = set(variables_of(inner))
+    offsets = [load.buffer.offset(load.indices) for load in loads_of(inner)]
+    changing = [offset for offset in offsets if not inside.isdisjoint(atoms(offset))]
+    along = [
+        each for each in (*inside, *loop.variables) if any(coefficient_of(o, each) == constant(1) for o in changing)
+    ]
+    return along[0] if along and along[0] not in inside else None
 
 
 def _reads_from(second: Loop, first: Loop) -> bool:
