@@ -222,3 +222,33 @@ def test_updated_state_must_not_share_memory(path):
 
     with pytest.raises((InputValueError, precast.PrecastError)):
         precast.package(Sharing(), (torch.ones(4),), path=path)
+
+
+def test_what_is_assumed_about_sizes_is_checked_by_native_code_too(path):
+    def function(x):
+        return x[:4].sum() + x.view(2, -1).sum(0).max()
+
+    model = packaged(function, torch.ones(8), path=path, dynamic_shapes={"x": {0: precast.Dim.AUTO}})
+    x = torch.randn(10)
+    torch.testing.assert_close(model(x), function(x))
+    for size, message in ((5, r"% 2"), (2, r">= 4")):
+        with pytest.raises(InputValueError, match=rf"{message}.* does not hold for"):
+            model(torch.ones(size))
+    native = model["forward"].runnable
+    with pytest.raises(ValueError, match=r"shape.0. >= 4 does not hold for these sizes"):
+        native(torch.ones(2))
+
+
+def test_recurrent_layers_of_a_fixed_length(path):
+    module, x = torch.nn.LSTM(3, 5), torch.randn(4, 2, 3)
+    (result, _), (expected, _) = packaged(module, x, path=path)(x), module(x)
+    torch.testing.assert_close(result, expected)
+
+
+def test_a_size_that_native_code_needs_as_a_number_is_refused(path):
+    module, x = torch.nn.LSTM(3, 5), torch.randn(4, 2, 3)
+    exported = precast.export(module, (x,), dynamic_shapes=({0: precast.Dim("length", min=2, max=9)},))
+    with pytest.raises(LoweringError, match="valid for length = 4 alone"):
+        precast.package(exported, path=path)
+    assert "length in 2..9" in str(exported)
+    assert exported.module()(torch.randn(7, 2, 3))[0].shape[0] == 7

@@ -22,12 +22,22 @@ class Storage:
 
 
 @dataclass(frozen=True)
+class Condition:
+    """What must hold of an entry's sizes: ``left relation right``; `text` says it to people."""
+
+    left: Index
+    relation: str
+    right: Index
+    text: str
+
+
+@dataclass(frozen=True)
 class Entry:
     """A program to call by its name.
 
     `weights` says which inputs come with the model: input name → name in the model's state. `updates` says which
     outputs become the state's new values: output name → name in the state. `ranges` are the sizes that a dynamic size
-    may have, by its symbol; an upper end of None is none.
+    may have, by its symbol; an upper end of None is none. `conditions` are checked at each call.
     """
 
     program: LoopProgram
@@ -35,6 +45,7 @@ class Entry:
     weights: Mapping[str, str] = field(default_factory=dict)
     updates: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def name(self) -> str:

@@ -92,6 +92,7 @@ class _EntryWriter:
             *_table("size_source", f"{self.prefix}_sizes", sizes),
             f"static const char {self.prefix}_json[] = {json.dumps(json.dumps(describe_entry(self.entry)))};",
             "",
+            *self._broken_condition(),
             *self._layouts(),
             *self._arena_size(),
             *(timers.times_of(self.prefix, len(program.steps)) if self.profile else []),
@@ -101,6 +102,14 @@ class _EntryWriter:
     def _spec_text(self, buffer: Buffer, state: str | None) -> str:
         name, place = (buffer.name, -1) if state is None else (state, self.places[state])
         return f"{{{json.dumps(name)}, {_dtype_text(buffer.dtype)}, {len(buffer.shape)}, {place}}}"
+
+    def _broken_condition(self) -> list[str]:
+        header = f"static const char* {self.prefix}_broken_condition([[maybe_unused]] const int64_t* sizes) {{"
+        lines = [header, *_size_lines(self.entry.program.sizes, "sizes")]
+        for each in self.entry.conditions:
+            condition = f"{index_text(each.left)} {each.relation} {index_text(each.right)}"
+            lines.append(f"    if (!({condition})) return {json.dumps(each.text)};")
+        return [*lines, "    return nullptr;", "}", ""]
 
     def _layouts(self) -> list[str]:
         program = self.entry.program
@@ -259,7 +268,7 @@ def _table_row(entry: Entry) -> str:
     parts = [
         json.dumps(entry.name), f"{prefix}_json", f"{prefix}_inputs", str(len(program.inputs)), f"{prefix}_outputs",
         str(len(program.outputs)), f"{prefix}_sizes", str(len(program.sizes)), f"{prefix}_layouts",
-        f"{prefix}_arena_size", f"{prefix}_run", str(len(entry.fallbacks)),
+        f"{prefix}_arena_size", f"{prefix}_run", str(len(entry.fallbacks)), f"{prefix}_broken_condition",
     ]  # fmt: skip
     return f"{{{', '.join(parts)}}}"
 

@@ -14,7 +14,12 @@ from precast.ir.loops.index import Index, constant, floor_divide, maximum, minim
 
 def to_index(size: int | torch.SymInt) -> Index:
     """A size, stride or offset as an ``Index``."""
-    return constant(size) if isinstance(size, int) else _from_sympy(sympy.expand(size.node.expr))
+    return constant(size) if isinstance(size, int) else expression_to_index(size.node.expr)
+
+
+def expression_to_index(expression: sympy.Expr) -> Index:
+    """An expression over size symbols as an ``Index``."""
+    return _from_sympy(sympy.expand(expression))
 
 
 def to_strides(strides: tuple[int | torch.SymInt, ...]) -> tuple[Index, ...]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from precast.options import Options, as_options
 from precast.packaging.calls import call_to_json
 from precast.packaging.entries import DEFAULT_NAME, as_module
 from precast.packaging.native_program import RANDOM_SEED, native_program
-from precast.packaging.package import stored_places
+from precast.packaging.package import own_copy, stored_places
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
 from precast.packaging.targets import NATIVE, build_targets
 
@@ -55,22 +56,25 @@ def aot_compile(
     chosen, output = _choices(options)
     exported = export(as_module(f), tuple(args), kwargs, dynamic_shapes=dynamic_shapes)
     storages = SharedStorages()
-    _, state_names = storages.add(DEFAULT_NAME, to_document(exported))
-    native = native_program(exported, name=DEFAULT_NAME, state_names=state_names)
+    document = to_document(exported)
+    _, state_names = storages.add(DEFAULT_NAME, document)
+    copy = own_copy(document)
+    native = native_program(copy, name=DEFAULT_NAME, state_names=state_names)
     if native.draws:
         storages.add_number(RANDOM_SEED)
     refuse_shared_updates(storages.state, set(native.entry.updates.values()))
-    call = call_to_json(exported, native.outputs, checks_sizes=not remove_runtime_assertions)
-    entry = packed_entry(describe_entry(native.entry), call=call if same_signature else None)
+    entry = native.entry if not remove_runtime_assertions else replace(native.entry, conditions=())
+    call = call_to_json(copy, native.sizes, native.outputs, checks_sizes=not remove_runtime_assertions)
+    described = packed_entry(describe_entry(entry), call=call if same_signature else None)
     (target,) = build_targets([NATIVE])
-    manifest = _manifest(entry, storages, target.features)
+    manifest = _manifest(described, storages, target.features)
     store = open_store(chosen)
     with tempfile.TemporaryDirectory(prefix="precast-") as scratch, store.held():
         weights = Path(scratch) / "weights.safetensors"
         with weights.open("wb") as file:
             file.writelines(weight_pieces(storages.weights) if storages.weights else [])
         embedded = Embedded(WEIGHTS_SYMBOL, weights.stat().st_size, manifest)
-        sources = generate([native.entry], storages=stored_places(storages.state), embedded=embedded)
+        sources = generate([entry], storages=stored_places(storages.state), embedded=embedded)
         data = {WEIGHTS_SYMBOL: weights} if storages.weights else {}
         path = output or _default_path(chosen, [unit.text for unit in sources.units], weights)
         build_file(sources, path, store=store, compiler=chosen.compiler, data=data)

@@ -19,11 +19,14 @@ from precast.export.serialize.trees import tree_to_json
 from precast.ir.node_meta import value_of
 from precast.ir.program import Program
 from precast.ir.signature import ConstantArgument, InputKind, OutputKind
+from precast.ir.sizes import SymbolicSizes
 from precast.ir.tensor_spec import as_size, dtype_name
 from precast.packaging.native_program import STATE_UPDATES
 
 
-def call_to_json(exported: ExportedProgram, outputs: Sequence[int | None], *, checks_sizes: bool = True) -> Json:
+def call_to_json(
+    exported: ExportedProgram, sizes: SymbolicSizes, outputs: Sequence[int | None], *, checks_sizes: bool = True
+) -> Json:
     """The original signature; ``outputs`` are the numbers of the native outputs that hold the results.
 
     With ``checks_sizes=False``, what tracing assumed about sizes is not checked at each call.
@@ -32,7 +35,7 @@ def call_to_json(exported: ExportedProgram, outputs: Sequence[int | None], *, ch
     signature = program.signature
     results = list(zip(program.results, signature.outputs, outputs, strict=True))
     leaves = [spec.arg.name for spec in signature.inputs_of(InputKind.USER_INPUT)]
-    guards = sizes_to_json(program.sizes, {})["guards"]
+    guards = sizes_to_json(sizes, {})["guards"]
     return {
         "argument_names": list(exported.origin.argument_names),
         "in_tree": _tree(signature.in_tree),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,9 +31,11 @@ from precast.ir.loops.program import FallbackStep, LoopProgram, SizeSource
 from precast.ir.node_meta import set_value, source_line_of, value_of
 from precast.ir.program import Program
 from precast.ir.signature import InputKind, OutputKind
+from precast.ir.sizes import SizeGuard, SymbolicSizes
 from precast.lower import lower_graph
 from precast.lower.fuse import fuse
 from precast.lower.plan import plan
+from precast.packaging.size_conditions import size_conditions
 from precast.tracing.fake_inputs import fresh_copies
 from precast.tracing.retrace import as_flat_function
 from precast.tracing.session import tracing_session
@@ -50,12 +53,14 @@ _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR
 class NativeProgram:
     """An entry to generate code for.
 
-    ``outputs``: for each result of the program, the number of the output that holds it, counting only those that the
-    caller gets; ``None`` for constants, sizes and updates of the state. ``draws``: whether it draws random numbers, and
-    so reads and updates the state ``RANDOM_SEED``.
+    ``sizes``: those of the program, with all that native code assumes of them. ``outputs``: for each result of the
+    program, the number of the output that holds it, counting only those that the caller gets; ``None`` for constants,
+    sizes and updates of the state. ``draws``: whether it draws random numbers, and so reads and updates the state
+    ``RANDOM_SEED``.
     """
 
     entry: Entry
+    sizes: SymbolicSizes
     outputs: tuple[int | None, ...]
     draws: bool
 
@@ -63,7 +68,8 @@ class NativeProgram:
 def native_program(exported: ExportedProgram, *, name: str, state_names: Mapping[str, str]) -> NativeProgram:
     """Lower the whole program; ``state_names`` maps its own names for state to the model's.
 
-    Operators that only torch can run are refused, all at once.
+    Operators that only torch can run are refused, all at once. What is assumed about sizes on the way becomes known to
+    the program's shape environment: give a copy that nobody else uses.
     """
     program = exported.program
     module, seed = _with_seed_as_state(_simplified(program))
@@ -86,8 +92,25 @@ def native_program(exported: ExportedProgram, *, name: str, state_names: Mapping
     updates, outputs = _numbered_outputs(module.graph, lowered, [*targets, *([RANDOM_SEED] if seed else [])])
     ranges = {str(s.symbol.name): (s.range.lower, s.range.upper) for s in program.sizes.symbols}
     weights = {node.name: name for node, name in state.items()}
-    entry = Entry(lowered, plan(lowered), weights, updates, ranges)
-    return NativeProgram(entry, outputs[: len(targets)], draws=seed is not None)
+    sizes = _sizes_after_lowering(program, name)
+    conditions = tuple(size_conditions(sizes, [source.symbol for source in lowered.sizes]))
+    entry = Entry(lowered, plan(lowered), weights, updates, ranges, conditions)
+    return NativeProgram(entry, sizes, outputs[: len(targets)], draws=seed is not None)
+
+
+def _sizes_after_lowering(program: Program, name: str) -> SymbolicSizes:
+    """The program's sizes, under what making native code assumed besides; refuses a size that it made a number."""
+    shape_env = fake_mode_of(program).shape_env
+    assert shape_env is not None, "our fake modes have a shape environment"
+    for symbol in program.sizes.symbols:
+        settled = shape_env.replacements.get(symbol.symbol)
+        if settled is not None and settled.is_number:
+            raise LoweringError(
+                f"native code of {name!r} would be valid for {symbol.name} = {settled} alone",
+                why="some operator is unrolled over this size, as recurrent layers are, or its code depends on it",
+                fix=f"leave {symbol.seen_at} fixed, and package one entry for each size that you need",
+            )
+    return program.sizes.with_guards(SizeGuard(guard.expr) for guard in shape_env.guards)
 
 
 def _with_seed_as_state(module: fx.GraphModule) -> tuple[fx.GraphModule, fx.Node | None]:
@@ -110,7 +133,7 @@ def _simplified(program: Program) -> fx.GraphModule:
     mode = fake_mode_of(program)
     inputs = [value_of(node) for node in program.placeholders]
     function = functionalized(as_flat_function(program.module))
-    with tracing_session(), torch.no_grad():
+    with tracing_session(), torch.no_grad(), _without_mkldnn():
         with mode:
             copies = fresh_copies(inputs)
         module = trace(function, copies, mode, decompositions=native_decompositions())  # type: ignore[arg-type]
@@ -120,6 +143,17 @@ def _simplified(program: Program) -> fx.GraphModule:
             node.replace_all_uses_with(node.args[0])
     module.graph.eliminate_dead_code()
     return module
+
+
+@contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """With it, torch takes a recurrent layer apart into an operator that only torch has."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def _computing_nodes(graph: fx.Graph) -> tuple[fx.Node, ...]:

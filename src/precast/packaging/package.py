@@ -25,7 +25,7 @@ from precast.codegen.describe import Entry, Storage, describe_entry
 from precast.codegen.generate import generate
 from precast.export.program import ExportedProgram
 from precast.export.serialize import schema
-from precast.export.serialize.document import to_document
+from precast.export.serialize.document import Document, from_document, to_document
 from precast.options import Options, as_options
 from precast.packaging.calls import call_to_json
 from precast.packaging.entries import exported_entries
@@ -121,16 +121,24 @@ def write_signature(path: Path, key: Any) -> None:
 
 def prepare_entry(name: str, exported: ExportedProgram, storages: SharedStorages, samples: object) -> PreparedEntry:
     """Lower one program over the storages that it shares with the others."""
-    content, state_names = storages.add(name, to_document(exported))
-    native = native_program(exported, name=name, state_names=state_names)
+    document = to_document(exported)
+    content, state_names = storages.add(name, document)
+    copy = own_copy(document)
+    native = native_program(copy, name=name, state_names=state_names)
     if native.draws and RANDOM_SEED not in storages.state:
         storages.add_number(RANDOM_SEED)
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    call = call_to_json(exported, native.outputs)
+    call = call_to_json(copy, native.sizes, native.outputs)
     # What a program gives that draws random numbers is not known to torch, which draws others.
     calls = [] if native.draws else calls_to_sample(samples, name, exported)
     kept, tensors = entry_samples(name, exported, native.outputs, calls)
     return PreparedEntry(native.entry, text.encode(), call, state_names, kept, tensors)
+
+
+def own_copy(document: Document) -> ExportedProgram:
+    """The program again, with a shape environment of its own: compiling may assume more about sizes than tracing."""
+    content = json.loads(json.dumps(document.content))
+    return from_document(content, document.members)
 
 
 def program_member(name: str, programs: Mapping[str, object]) -> str:

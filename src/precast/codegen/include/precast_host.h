@@ -69,6 +69,8 @@ struct entry {
     int64_t (*arena_size)(const int64_t* sizes);
     int32_t (*run)(const frame& frame);
     size_t fallback_count;
+    // A condition on sizes that does not hold, as text; null if all do.
+    const char* (*broken_condition)(const int64_t* sizes);
 };
 
 extern const entry entries[];

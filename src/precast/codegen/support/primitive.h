@@ -75,7 +75,10 @@ public:
                 return false;
             added.offset = scratch_size;
             added.size = static_cast<int64_t>(dnnl_memory_desc_get_size(wanted));
+            // One weight may be read as it lies and transposed: the same address, another matrix.
             added.layout = layout_of(wanted).key();
+            const auto from_key = layout_of(given.get()).key();
+            added.layout.insert(added.layout.end(), from_key.begin(), from_key.end());
             scratch_size += (added.size + 63) / 64 * 64;
         }
         operands.push_back(std::move(added));

@@ -115,6 +115,8 @@ precast_status prepare(size_t number, const precast_tensor* inputs, size_t input
         const auto status = read_size(entry, source, *prepared.inputs[source.input], &prepared.sizes[each]);
         if (status) return status;
     }
+    if (const char* const condition = entry.broken_condition(prepared.sizes.data()))
+        return fail(PRECAST_MISMATCH, "entry '%s': %s does not hold for these sizes", entry.name, condition);
     const size_t output_start = layout_size;
     for (size_t each = 0; each < entry.output_count; ++each) layout_size += 2 * static_cast<size_t>(entry.outputs[each].rank);
     prepared.layouts.resize(layout_size + 1);
