@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from precast.capture import Dim
 from precast.onnx import export
@@ -93,3 +94,22 @@ def test_a_cast_to_real_drops_the_imaginary_part():
 def test_infinity_has_no_imaginary_part():
     x = torch.tensor([torch.inf])
     assert export(lambda x: torch.view_as_real(x.to(torch.complex64)), (x,))(x).tolist() == [[torch.inf, 0]]
+
+
+class FourierLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4, 8, 5, dtype=torch.complex64))
+        self.register_buffer("turn", torch.polar(torch.ones(5), torch.linspace(0, 1, 5)))
+
+    def forward(self, x):
+        spectrum = torch.einsum("bixy,ioxy->boxy", torch.fft.rfft2(x), self.weight) * self.turn
+        return torch.fft.irfft2(spectrum, s=x.shape[-2:])
+
+
+def test_complex_weights_are_pairs_in_the_file():
+    model = FourierLayer()
+    assert list(export(model, (MAP,), optimize=False).model.graph.initializers["weight"].shape) == [3, 4, 8, 5, 2]
+    program = export(model, (MAP,), dynamic_shapes=({0: Dim("batch", min=1)},))
+    x = torch.randn(5, 3, 8, 8)
+    torch.testing.assert_close(program(x), model(x).detach(), rtol=1e-3, atol=1e-4)

@@ -129,3 +129,23 @@ def test_a_result_that_a_rule_leaves_out():
     call = torch.tensor([0, 1, 2]), torch.tensor([0, 2]), torch.randn(5, 5)
     with pytest.raises(OnnxRuleError, match="Result 1 of aten::embedding_bag"):
         export(lambda ids, offsets, table: torch.embedding_bag(table, ids, offsets)[1], call)
+
+
+def test_a_users_rule_that_fails_is_named_with_the_line():
+    table = {torch.ops.aten.sin.default: lambda x: op.Add(x, x, x, no_such=1).missing}
+    with pytest.raises(OnnxRuleError, match=r"custom's rule <lambda> for aten::sin failed") as caught:
+        export(lambda x: x.sin(), X, custom_translation_table=table)
+    assert "x.sin()" in str(caught.value)
+
+
+def test_weights_of_a_dtype_that_onnx_lacks():
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.ones(2).to(torch.float8_e8m0fnu))
+
+        def forward(self, x):
+            return x * self.scale.float()
+
+    with pytest.raises(OnnxTypeError, match=r"scale.* has the dtype torch\.float8_e8m0fnu"):
+        export(Holder(), X)

@@ -363,7 +363,8 @@ def _add_weight(
     assert spec.target is not None, f"state input {node.name} has no name"
     if not node.users:
         return
-    weight = TorchWeight(state[spec.target], spec.target)
+    tensor = state[spec.target]
+    weight = TorchWeight(torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor, spec.target)
     value = RecordedValue(name=spec.target, const_value=weight, type=ir.TensorType(weight.dtype))
     value.shape = ir.Shape(list(weight.tensor.shape))
     builder.values[node] = value
