@@ -1,4 +1,4 @@
-"""Prints the coefficients of erf in precast_math.h: least squares at Chebyshev points, in 60 digits.
+"""Prints the coefficients of exp and erf in precast_math.h: least squares at Chebyshev points, in 60 digits.
 
 Run: ``python tests/codegen/fit_polynomials.py``.
 """
@@ -27,12 +27,20 @@ def erf_over_x(square):
     return mp.erf(mp.sqrt(square)) / mp.sqrt(square) if square else 2 / mp.sqrt(mp.pi)
 
 
+def exp_slope(x):
+    """``(e^x - 1) / x``."""
+    return mp.expm1(x) / x if x else mp.mpf(1)
+
+
 def minus_log_erfc(x):
     return -mp.log(mp.erfc(x))
 
 
 if __name__ == "__main__":
     zero, one = mp.mpf(0), mp.mpf(1)
+    reach = mp.log(2) / 2 * mp.mpf("1.0005")
+    print("float, exp:", [mp.nstr(c, 9) for c in fit(exp_slope, -reach, reach, 5)])
+    print("double, exp:", [mp.nstr(c, 19) for c in fit(exp_slope, -reach, reach, 10)])
     print("float, near:", [mp.nstr(c, 9) for c in fit(erf_over_x, zero, one, 6)])
     print("float, far:", [mp.nstr(c, 9) for c in fit(minus_log_erfc, one, mp.mpf(4), 7, mp.erfc)])
     print("double, near:", [mp.nstr(c, 19) for c in fit(erf_over_x, zero, one, 12)])

@@ -27,7 +27,7 @@ struct format<float> {
     static constexpr int mantissa = 23, bias = 127;
     static constexpr float to_integer = 0x1.8p23f;  // adding it rounds to a whole number, kept in the low bits
     static constexpr float log2_e = 1.44269504088896341f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cf8p-20f;
-    static constexpr float exp_highest = 88.722839f, exp_lowest = -103.972084f, tanh_is_one = 10.0f, erf_is_one = 4.0f;
+    static constexpr float exp_highest = 89.0f, exp_lowest = -105.0f, tanh_is_one = 10.0f, erf_is_one = 4.0f;
     static constexpr float sqrt_half = 0.70710678f, smallest_normal = 0x1p-126f, from_subnormal = 0x1p25f;
     static constexpr int subnormal_shift = 25;
 };
@@ -38,7 +38,7 @@ struct format<double> {
     static constexpr int mantissa = 52, bias = 1023;
     static constexpr double to_integer = 0x1.8p52;
     static constexpr double log2_e = 1.44269504088896340736, ln2_high = 0x1.62e42fefa38p-1, ln2_low = 0x1.ef35793c7673p-45;
-    static constexpr double exp_highest = 709.782712893384, exp_lowest = -745.1332191019412, tanh_is_one = 22.0, erf_is_one = 6.0;
+    static constexpr double exp_highest = 710.0, exp_lowest = -746.0, tanh_is_one = 22.0, erf_is_one = 6.0;
     static constexpr double sqrt_half = 0.70710678118654752440, smallest_normal = 0x1p-1022, from_subnormal = 0x1p54;
     static constexpr int subnormal_shift = 54;
 };
@@ -59,6 +59,13 @@ inline T fused(T a, T b, T c) {
     else return __builtin_fma(a, b, c);
 }
 
+// NaN stays NaN.
+template <class T>
+inline T clamped(T x, T lowest, T highest) {
+    const T below = highest < x ? highest : x;
+    return lowest > below ? lowest : below;
+}
+
 // Horner's scheme, highest power first.
 template <class T>
 inline T polynomial(T, T only) {
@@ -69,63 +76,73 @@ inline T polynomial(T x, T first, T second, Rest... rest) {
     return polynomial(x, fused(first, x, second), rest...);
 }
 
-// 2^n for whole n in the range of normal exponents, n given in the low bits.
+// (e^r - 1) / r for |r| up to half of ln 2. Coefficients by tests/codegen/fit_polynomials.py.
 template <class T>
-inline T power_of_two(typename format<T>::bits n) {
-    return from_bits<T>((n + format<T>::bias) << format<T>::mantissa);
-}
-
-// e^r - 1 for |r| up to half of ln 2.
-template <class T>
-inline T exp_minus_one_near_zero(T r) {
+inline T exp_slope_near_zero(T r) {
     if constexpr (std::is_same_v<T, float>) {
-        return r * polynomial<T>(r, 1.f / 5040, 1.f / 720, 1.f / 120, 1.f / 24, 1.f / 6, 0.5f, 1.f);
+        return polynomial<T>(r, 1.39411632e-3f, 8.36918688e-3f, 4.16663522e-2f, 1.66665049e-1f, 0.5f, 1.f);
     } else {
-        return r * polynomial<T>(r, 1. / 6227020800, 1. / 479001600, 1. / 39916800, 1. / 3628800, 1. / 362880, 1. / 40320,
-                                 1. / 5040, 1. / 720, 1. / 120, 1. / 24, 1. / 6, 0.5, 1.);
+        return polynomial<T>(r, 2.511009630403348889e-8, 2.762642741491593416e-7, 2.755724075965880187e-6,
+                             0.00002480150417802821847, 0.0001984126989019589467, 0.001388888893262216805,
+                             0.008333333333319544621, 0.04166666666657275923, 0.1666666666666668088, 0.5000000000000005646, 1.);
     }
 }
 
-// x = n ln 2 + r with |r| at most half of ln 2; n as bits.
+// x = n ln 2 + r with |r| at most half of ln 2; the low bits are n + biases * bias, ready to be made an exponent.
 template <class T>
 struct reduced {
     T r;
-    typename format<T>::bits n;
+    typename format<T>::bits low_bits;
 };
-template <class T>
+template <int biases, class T>
 inline reduced<T> reduce_by_ln2(T x) {
     using F = format<T>;
-    const T shifted = fused(x, F::log2_e, F::to_integer);
-    const T n = shifted - F::to_integer;
-    const T r = fused(-n, F::ln2_low, fused(-n, F::ln2_high, x));
-    return {r, to_bits(shifted) - to_bits(F::to_integer)};
+    constexpr T rounding = F::to_integer + T(biases * F::bias);
+    const T shifted = fused(x, F::log2_e, rounding);
+    const T n = shifted - rounding;
+    return {fused(-n, F::ln2_low, fused(-n, F::ln2_high, x)), to_bits(shifted)};
+}
+
+// 2^n for n + bias in the low bits; what stands above them falls out.
+template <class T>
+inline T power_of_two(typename format<T>::bits low_bits) {
+    return from_bits<T>(low_bits << format<T>::mantissa);
+}
+
+// e^x and e^x - 1 where neither can overflow nor fall below the normal range.
+template <class T>
+inline T exp_in_range(T x) {
+    const auto [r, low_bits] = reduce_by_ln2<1>(x);
+    return fused(r, exp_slope_near_zero(r), T(1)) * power_of_two<T>(low_bits);
+}
+template <class T>
+inline T expm1_in_range(T x) {
+    const auto [r, low_bits] = reduce_by_ln2<1>(x);
+    const T power = power_of_two<T>(low_bits);
+    return fused(r * exp_slope_near_zero(r), power, power - T(1));
 }
 
 template <class T>
 inline T exp(T x) {
     using F = format<T>;
-    using Bits = typename F::bits;
-    const T inside = x > F::exp_highest ? F::exp_highest : (x < F::exp_lowest ? F::exp_lowest : x);
-    const auto [r, n] = reduce_by_ln2(inside);
+    // Beyond the bounds, multiplying overflows to infinity, or falls to 0, by itself.
+    const auto [r, low_bits] = reduce_by_ln2<2>(clamped(x, F::exp_lowest, F::exp_highest));
     // In two steps, since 2^n itself may lie outside the normal range.
-    const Bits half = static_cast<Bits>(static_cast<std::make_signed_t<Bits>>(n) >> 1);
-    const T power = (T(1) + exp_minus_one_near_zero(r)) * power_of_two<T>(half) * power_of_two<T>(n - half);
-    return x > F::exp_highest ? std::numeric_limits<T>::infinity() : (x < F::exp_lowest ? T(0) : power);
+    const auto half = low_bits >> 1;
+    return fused(r, exp_slope_near_zero(r), T(1)) * power_of_two<T>(half) * power_of_two<T>(low_bits - half);
 }
 
 template <class T>
 inline T expm1(T x) {
     using F = format<T>;
-    using Bits = typename F::bits;
     // Below -40 the result is -1 to the last bit; above, the scale is split as in exp.
-    const T inside = x > F::exp_highest ? F::exp_highest : (x < T(-40) ? T(-40) : x);
-    const auto [r, n] = reduce_by_ln2(inside);
-    const Bits half = static_cast<Bits>(static_cast<std::make_signed_t<Bits>>(n) >> 1);
-    const T first = power_of_two<T>(half), second = power_of_two<T>(n - half), near = exp_minus_one_near_zero(r);
+    const auto [r, low_bits] = reduce_by_ln2<2>(clamped(x, T(-40), F::exp_highest));
+    const auto half = low_bits >> 1;
+    const T first = power_of_two<T>(half), second = power_of_two<T>(low_bits - half);
+    const T inverse = power_of_two<T>(2 * F::bias - half), near = r * exp_slope_near_zero(r);
     // (2^n near + 2^n) - 1, the 1 shared out so that nothing overflows before it must.
-    const T inverse = T(1) / first;
     const T value = (fused(near, second, second - inverse)) * first;
-    return x > F::exp_highest ? std::numeric_limits<T>::infinity() : (x == T(0) ? x : value);
+    return x == T(0) ? x : value;
 }
 
 template <class T>
@@ -158,7 +175,7 @@ inline T log(T x) {
 template <class T>
 inline T tanh(T x) {
     const T size = std::fabs(x);
-    const T e = expm1(T(2) * (size > format<T>::tanh_is_one ? format<T>::tanh_is_one : size));
+    const T e = expm1_in_range(T(2) * (size > format<T>::tanh_is_one ? format<T>::tanh_is_one : size));
     return std::copysign(e / (e + T(2)), x);
 }
 
@@ -193,7 +210,7 @@ inline T erf(T x) {
                             0.001772444134358939271, -0.0002835929041251134005, -0.01907602064742056126,
                             0.1027461711943932826, 0.6366288685878174223, 1.128377246712498365, 1.879843770971557492e-7);
     }
-    return size < T(1) ? fused(near, x, x) : std::copysign(T(1) - exp(-far), x);
+    return size < T(1) ? fused(near, x, x) : std::copysign(T(1) - exp_in_range(-far), x);
 }
 
 }  // namespace precast
