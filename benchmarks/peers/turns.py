@@ -42,8 +42,13 @@ class Contestant:
 
 
 def prepare_processes() -> None:
-    """Import torch once, in a process that each of torch's contenders is forked from."""
-    multiprocessing.set_forkserver_preload(["benchmarks.peers.torch_contenders", "benchmarks.peers.contender_process"])
+    """Import torch and Precast once, in a process that each of torch's contenders is forked from.
+
+    Sources that change while a run goes on are then the same for all of it.
+    """
+    modules = ["torch_contenders", "contender_process"]
+    compilers = ["precast.api", "precast.compilers.native", "precast.compilers.torch_compile"]
+    multiprocessing.set_forkserver_preload([*(f"benchmarks.peers.{name}" for name in modules), *compilers])
 
 
 def measure(

@@ -144,8 +144,9 @@ def test_timing_a_model_compares_with_eager(run):
     data = json.loads(run("bench", "packaged_models.py:make", "--seconds", "0.1", "--json").stdout)
     assert list(data) == ["eager", "precast"]
     assert data["precast"]["first_seconds"] > data["precast"]["seconds"] > 0
-    trained = run("bench", "packaged_models.py:make", "--seconds", "0.1", "--train")
-    assert trained.exit_code == 0, trained.output
+    for option in ("--train", "--freeze"):
+        result = run("bench", "packaged_models.py:make", "--seconds", "0.1", option)
+        assert result.exit_code == 0, result.output
 
 
 def test_compiling_gives_a_library(run, folder):
