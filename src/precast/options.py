@@ -159,3 +159,8 @@ def _understand(name: str, value: object, *, at: str) -> object:
 def _suggest(word: str, known: tuple[str, ...]) -> str:
     close = get_close_matches(word, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"use {' or '.join(known)}"
+
+
+def environment_variables() -> dict[str, str]:
+    """All that the environment holds, for those who must know whether anything in it has changed."""
+    return dict(os.environ)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from precast.compilers import fusion, memory_efficient_fusion, nnc_jit, nop
+from precast.compilers import fusion, memory_efficient_fusion, native, nnc_jit, nop
 from precast.compilers.registry import Backend, get_backend
 
 pytestmark = pytest.mark.filterwarnings("ignore:TorchScript is deprecated")
@@ -75,10 +75,20 @@ def test_operators_are_taken_apart_as_the_native_backend_wants_them():
 def test_backend_is_chosen_by_device(monkeypatch, devices, expected):
     monkeypatch.setattr(fusion, "list_backends", lambda: ["native", "ts"])
     monkeypatch.setattr(fusion, "get_backend", lambda name: Backend(name, lambda graph_module, example_inputs: name))
-    assert fusion.fastest_compile(None, [torch.empty(1, device=device) for device in devices]) == expected
+    assert fusion.FastestCompiler()(None, [torch.empty(1, device=device) for device in devices]) == expected
 
 
 def test_backend_that_is_not_there_yet_is_passed_over(monkeypatch):
     monkeypatch.setattr(fusion, "list_backends", lambda: ["ts"])
     monkeypatch.setattr(fusion, "get_backend", lambda name: Backend(name, lambda graph_module, example_inputs: name))
-    assert fusion.fastest_compile(None, [torch.empty(1)]) == "ts"
+    assert fusion.FastestCompiler()(None, [torch.empty(1)]) == "ts"
+
+
+def test_what_was_compiled_is_found_again(monkeypatch, tmp_path):
+    monkeypatch.setenv("PRECAST_CACHE_DIR", str(tmp_path))
+    lowered = []
+    original = native.lower_segments
+    monkeypatch.setattr(native, "lower_segments", lambda split, **k: lowered.append(split) or original(split, **k))
+    for _ in range(2):
+        assert_same_values_and_gradients(memory_efficient_fusion(function))
+    assert len(lowered) == 2  # a forward and a backward, once

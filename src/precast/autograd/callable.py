@@ -11,6 +11,7 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,15 +19,17 @@ from torch.utils import _pytree as pytree
 
 from precast.autograd.ambient import in_ambient
 from precast.autograd.call_key import ambient_key, dynamic_key, static_key, what_changes
+from precast.autograd.call_parts import Gradients
+from precast.autograd.compiled_variant import CompiledVariant
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.graph_names import is_compiler_running, new_compilation
+from precast.autograd.job import Job
 from precast.autograd.state_slots import ModuleSlots
-from precast.autograd.variant import Gradients, Job
-from precast.autograd.variant_compilation import CompiledVariant, compile_call
-from precast.differentiate import gradient_function
+from precast.autograd.warm.second_order import second_order_later
+from precast.autograd.warm.start import warm_start
 from precast.ir.boundary import BoundaryFacts
+from precast.tracing.flat_function import FlatFunction
 from precast.tracing.session import in_tracing_session
-from precast.tracing.trace import FlatFunction
 
 _log = logging.getLogger("precast.autograd")
 _MANY_VARIANTS = 8
@@ -114,13 +117,41 @@ class AotCallable:
             started = time.perf_counter()
             with new_compilation(self._order) as compilation:
                 job = Job(self._compilers, compilation, self._second_order, tuple(range(self._leading_state)))
-                variant = compile_call(self._function, args, kwargs, self._slots, job, dynamic=dynamic)
+                variant = self._restored_or_compiled(args, kwargs, values, circumstances, job, dynamic=dynamic)
             seconds = time.perf_counter() - started
             _log.log(self._log_level, "compiled %s as %s in %.2f s", self._name, compilation.graph_name("*"), seconds)
             key = (*circumstances, dynamic_key(values) if dynamic else static_key(values))
             self._variants[key] = [*self._variants.get(key, ()), variant]
             self._bound()
             return variant
+
+    def _restored_or_compiled(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        values: Sequence[Any],
+        circumstances: tuple[Any, ...],
+        job: Job,
+        *,
+        dynamic: bool,
+    ) -> CompiledVariant:
+        assert self._slots is not None, "state is read before anything is compiled"
+        slots = self._slots
+        may_start_warm = not dynamic and not self._order and not self._leading_state
+        start = warm_start(self._function, values, circumstances, self._compilers) if may_start_warm else None
+        if start is not None:
+            later = second_order_later(self._function, args, kwargs, slots, self._second_order)
+            restored = start.restore(job.compilation, later)
+            if restored is not None:
+                return restored
+        # The tracer and its stages take longer to load than a start that does without them.
+        from precast.autograd.variant_compilation import compile_call
+
+        with nullcontext() if start is None else start.watching():
+            variant, parts = compile_call(self._function, args, kwargs, slots, job, dynamic=dynamic)
+        if start is not None:
+            start.keep(variant, parts)
+        return variant
 
     def _is_dynamic(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> bool:
         if self._dynamic is not None:
@@ -132,6 +163,8 @@ class AotCallable:
 
     def _second_order(self, function: FlatFunction, facts: BoundaryFacts) -> Gradients:
         """Gradients of a compiled call as a compiled function in turn, made when a caller first differentiates them."""
+        from precast.differentiate import gradient_function
+
         made: list[AotCallable] = []
         again = in_ambient(self._function, gradient_function(function, facts))
 

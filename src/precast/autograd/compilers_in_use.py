@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from precast.autograd.boxing import BoxedCall, Compiler, as_boxed
+from precast.autograd.boxing import BoxedCall, Compiled, Compiler, as_boxed
 from precast.autograd.compile_cache import compile_or_restore
 from precast.autograd.graph_names import compiling
 from precast.ir.graphs import placeholders_of
@@ -55,15 +55,20 @@ def compilers_of(compiled: object) -> CompilersInUse | None:
     return found if found is not None or "_compiled" not in attributes else compilers_of(attributes["_compiled"])
 
 
-def compile_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> BoxedCall:
+def compile_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Compiled:
     """Hand one graph to a compiler, or to its cache, under its name, with its placeholders' fake values as examples."""
     examples = [value_of(node) for node in placeholders_of(module.graph)]
     with compiling(name):
-        compiled = as_boxed(compile_or_restore(compiler, module, examples))
+        return compile_or_restore(compiler, module, examples)
+
+
+def named_call(compiled: Compiled, name: str) -> BoxedCall:
+    """What a compiler made, as a call whose errors tell the graph's name."""
+    boxed = as_boxed(compiled)
 
     def call(inputs: list[Any]) -> Sequence[Any]:
         try:
-            return compiled(inputs)
+            return boxed(inputs)
         except Exception as error:
             error.add_note(f"raised in the compiled graph {name}")
             raise

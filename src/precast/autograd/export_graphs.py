@@ -28,8 +28,9 @@ from precast.ir.graphs import results_of
 from precast.ir.signature import InputKind
 from precast.tracing.boundary_outputs import returning_boundary
 from precast.tracing.fake_inputs import fresh_copies
+from precast.tracing.flat_function import FlatFunction
 from precast.tracing.session import tracing_session
-from precast.tracing.trace import Decompositions, FlatFunction, rename_placeholders, trace
+from precast.tracing.trace import Decompositions, rename_placeholders, trace
 
 
 def aot_export_module(

@@ -1,15 +1,14 @@
 """The size conditions of a dynamic variant as one Python function over the inputs' sizes."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import sympy
 from torch.utils._sympy.printers import PythonPrinter
 
+from precast.autograd.compiled_variant import SizeCheck
 from precast.ir.sizes import SymbolicSizes
-
-SizeCheck = Callable[[Sequence[Any]], bool]
 
 
 def size_check(sizes: SymbolicSizes, homes: Mapping[str, tuple[int, int]]) -> SizeCheck:

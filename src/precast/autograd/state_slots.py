@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 
+from precast.autograd.compiled_variant import Home
 from precast.capture.module_state import StateTensor, module_state, root_modules
-
-Home = Callable[[], Any]
-"""Reads one tensor from where the program finds it."""
 
 
 class ModuleSlots:

@@ -14,7 +14,8 @@ from precast.ir.boundary import BoundaryFacts
 from precast.tracing.boundary_outputs import returning_boundary
 from precast.tracing.dead_code import remove_dead_nodes
 from precast.tracing.fake_inputs import FakeInputs, fresh_copies
-from precast.tracing.trace import Decompositions, FlatFunction, rename_placeholders, trace
+from precast.tracing.flat_function import FlatFunction
+from precast.tracing.trace import Decompositions, rename_placeholders, trace
 
 
 @dataclass(frozen=True)

@@ -1,69 +1,54 @@
 """Compiles one variant of a flat function: for inputs of these kinds, under this grad mode.
 
 Before: ``function(flat inputs) -> flat outputs``, Python that may mutate, alias and need gradients
-After:  a ``FlatCall`` that has the same effects and gradients over compiled functional graphs
+After:  ``CallParts``: compiled functional graphs, and what a call has to do around them to behave the same
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
-from precast.autograd.boundary import FlatCall
 from precast.autograd.boundary.alias_regeneration import regenerate_aliases
-from precast.autograd.boundary.autograd_function import TrainingGraphs, differentiable_call
-from precast.autograd.boundary.grad_mode_readers import in_grad_mode_if_read
+from precast.autograd.boundary.autograd_function import TrainingFacts
+from precast.autograd.boundary.grad_mode_readers import reads_grad_mode
 from precast.autograd.boundary.kept_mutations import keep_mutations
-from precast.autograd.boundary.mutation_epilogue import apply_updates
-from precast.autograd.boundary.subclasses import by_value, over_wrappers, plain_count
-from precast.autograd.compilers_in_use import CompilersInUse, compile_graph
-from precast.autograd.graph_names import Compilation
+from precast.autograd.boundary.mutation_epilogue import updates_of
+from precast.autograd.boundary.subclasses import by_value, plain_count
+from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts
+from precast.autograd.compilers_in_use import compile_graph
+from precast.autograd.job import Job
 from precast.autograd.trace_graphs import TracedGraph, trace_inference, trace_joint
 from precast.ir.boundary import BoundaryFacts, Relation
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.node_meta import mark_state, value_of
 from precast.ops.cost import size_hint
 from precast.tracing.fake_inputs import FakeInputs
-from precast.tracing.trace import FlatFunction
-
-Gradients = Callable[[Sequence[Any]], Sequence[Any]]
-"""Gradients of all primals from the primals and tangents of a call, themselves differentiable."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One compilation: with which compilers, under which name, and how gradients of gradients are come by.
-
-    ``static_inputs`` are the inputs that live on between calls anyway (parameters, buffers).
-    """
-
-    compilers: CompilersInUse
-    compilation: Compilation
-    second_order: Callable[[FlatFunction, BoundaryFacts], Gradients]
-    static_inputs: tuple[int, ...] = ()
-    module_names: Mapping[int, str] = field(default_factory=dict)
+from precast.tracing.flat_function import FlatFunction
 
 
 def compile_variant(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
-) -> FlatCall:
+) -> CallParts:
     """Trace, split and compile ``function`` for the fake ``inputs``. Must run inside a ``tracing_session``."""
     if any(facts.tangents):
-        call = _training_call(function, inputs, fakes, facts, job)
+        parts = _training_parts(function, inputs, fakes, facts, job)
     else:
-        call, facts = _inference_call(function, inputs, fakes, facts, job)
-    if facts.updated:
-        call = apply_updates(call, facts, inputs)
-    if any(fact.relation is not Relation.FRESH for fact in facts.outputs):
-        call = regenerate_aliases(call, facts, inputs)
-    return call
+        parts, facts = _inference_parts(function, inputs, fakes, facts, job)
+    has_aliases = any(fact.relation is not Relation.FRESH for fact in facts.outputs)
+    return replace(
+        parts,
+        updates=updates_of(facts, inputs),
+        regenerate=partial(regenerate_aliases, facts=facts, fakes=inputs) if has_aliases else None,
+    )
 
 
-def _inference_call(
+def _inference_parts(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
-) -> tuple[FlatCall, BoundaryFacts]:
+) -> tuple[CallParts, BoundaryFacts]:
     """The call of the forward alone, and what is left to do around it."""
     traced = trace_inference(
         function, inputs, fakes, facts, decompositions=job.compilers.decompositions, module_names=job.module_names
@@ -72,16 +57,13 @@ def _inference_call(
         facts = keep_mutations(traced.module, facts)
         traced = replace(traced, results=(None,) * len(facts.values))
     _mark_state(traced, facts, job)
-    compiled = compile_graph(job.compilers.inference, traced.module, job.compilation.graph_name("inference"))
-    graph_call = over_wrappers(compiled, traced.inputs, traced.results)
-
-    def call(values: Sequence[Any]) -> list[Any]:
-        return list(graph_call(list(values)))
-
-    if torch.is_grad_enabled() and any(fact.requires_grad for fact in facts.inputs):
-        # The program itself kept autograd from seeing what it does with them (no_grad blocks, detach).
-        return torch.no_grad()(call), facts
-    return call, facts
+    compiled = compile_graph(job.compilers.inference, traced.module, job.compilation.graph_name(INFERENCE))
+    # The program itself kept autograd from seeing what it does with them (no_grad blocks, detach).
+    hides_gradients = torch.is_grad_enabled() and any(fact.requires_grad for fact in facts.inputs)
+    parts = CallParts(
+        {INFERENCE: compiled}, {INFERENCE: (traced.inputs, traced.results)}, outside_autograd=hides_gradients
+    )
+    return parts, facts
 
 
 def _mark_state(traced: TracedGraph, facts: BoundaryFacts, job: Job) -> None:
@@ -92,9 +74,9 @@ def _mark_state(traced: TracedGraph, facts: BoundaryFacts, job: Job) -> None:
             mark_state(node)
 
 
-def _training_call(
+def _training_parts(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
-) -> FlatCall:
+) -> CallParts:
     traced = trace_joint(
         function, inputs, fakes, facts, decompositions=job.compilers.decompositions, module_names=job.module_names
     )
@@ -103,25 +85,25 @@ def _training_call(
     forward, backward = _partition(traced, plain_count(results), job)
     returned = results_of(forward.graph)
     saved = [node for node in returned[plain_count(results) :] if isinstance(node, fx.Node)]
-    relevant = _primals_in_gradients(traced, plain_count(results))
-    forward_call = compile_graph(job.compilers.forward, forward, job.compilation.graph_name("forward"))
-    forward_call = in_grad_mode_if_read(forward_call, forward.graph)
-    backward_call = compile_graph(job.compilers.backward, backward, job.compilation.graph_name("backward"))
-    return differentiable_call(
-        TrainingGraphs(
-            forward=over_wrappers(forward_call, traced.inputs, results),
-            backward=over_wrappers(backward_call, traced.tangents, gradients),
-            result_count=count,
-            saved_tensor_count=sum(isinstance(value_of(node), torch.Tensor) for node in saved),
-            differentiable=facts.tangents,
-            opaque=_opaque_results(facts),
-            detached=_repeated_results(by_value(returned, results), facts),
-            tangent_orders=_tangent_orders(facts),
-            relevant=relevant,
-            updated=facts.updated,
-            second_order=job.second_order(function, facts),
-            is_random=facts.is_random,
-        )
+    training = TrainingFacts(
+        result_count=count,
+        saved_tensor_count=sum(isinstance(value_of(node), torch.Tensor) for node in saved),
+        differentiable=facts.tangents,
+        opaque=_opaque_results(facts),
+        detached=_repeated_results(by_value(returned, results), facts),
+        tangent_orders=_tangent_orders(facts),
+        relevant=_primals_in_gradients(traced, plain_count(results)),
+        updated=facts.updated,
+        is_random=facts.is_random,
+    )
+    return CallParts(
+        {
+            FORWARD: compile_graph(job.compilers.forward, forward, job.compilation.graph_name(FORWARD)),
+            BACKWARD: compile_graph(job.compilers.backward, backward, job.compilation.graph_name(BACKWARD)),
+        },
+        {FORWARD: (traced.inputs, results), BACKWARD: (traced.tangents, gradients)},
+        training=training,
+        reads_grad_mode=reads_grad_mode(forward.graph),
     )
 
 

@@ -9,100 +9,58 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from precast.autograd.boundary import FlatCall
-from precast.autograd.boundary.duplicate_inputs import DuplicatePlan, plan_duplicates
-from precast.autograd.boundary.synthetic_bases import SyntheticBasePlan, plan_synthetic_bases
 from precast.autograd.call_key import static_key
-from precast.autograd.size_guards import SizeCheck, size_check
-from precast.autograd.state_slots import Home, ModuleSlots, captured_homes
-from precast.autograd.variant import Job, compile_variant
+from precast.autograd.call_parts import CallParts
+from precast.autograd.compiled_variant import CompiledVariant, Home, OutputPlan, Overlap
+from precast.autograd.job import Job
+from precast.autograd.size_guards import size_check
+from precast.autograd.state_slots import ModuleSlots, captured_homes
+from precast.autograd.variant import compile_variant
 from precast.capture.prepare import FlatCallable, PreparedCall, leaf_size, prepare
 from precast.functionalize import analyze
 from precast.ir.boundary import BoundaryFacts
 from precast.tracing.fake_inputs import FakeInputs
+from precast.tracing.flat_function import FlatFunction
 from precast.tracing.session import tracing_session
-from precast.tracing.trace import FlatFunction
 
 
 @dataclass(frozen=True)
-class Overlap:
-    """Which inputs are written into, and how those of the compiled call overlap with others."""
+class AnalyzedCall:
+    """One call, ready to be traced: a flat function over its tensors, and what that does at its border.
 
-    written: tuple[int, ...]
-    duplicates: DuplicatePlan | None
-    bases: SyntheticBasePlan | None
+    ``places`` are the positions of ``tensors`` among the state, the captured tensors and the leaves of the call.
+    """
 
-    @classmethod
-    def of(cls, tensors: Sequence[Any], written: tuple[int, ...]) -> "Overlap":
-        duplicates = plan_duplicates(tensors, written)
-        kept = duplicates.kept if duplicates else range(len(tensors))
-        still_written = [number for number, place in enumerate(kept) if place in written]
-        return cls(written, duplicates, plan_synthetic_bases([tensors[place] for place in kept], still_written))
+    prepared: PreparedCall
+    flat: FlatFunction
+    facts: BoundaryFacts
+    places: tuple[int, ...]
+    tensors: tuple[torch.Tensor, ...]
+    captured: tuple[Home, ...]
+    outputs: OutputPlan
 
     @property
-    def plans(self) -> list[DuplicatePlan | SyntheticBasePlan]:
-        return [plan for plan in (self.duplicates, self.bases) if plan is not None]
+    def fakes(self) -> list[Any]:
+        return [self.prepared.fake_inputs[place] for place in self.places]
 
 
-@dataclass(frozen=True)
-class CompiledVariant:
-    """A compiled call. ``places`` are the positions of tensors among the values; captured tensors are read afresh."""
-
-    call: FlatCall
-    places: tuple[int, ...]
-    state_count: int
-    captured: tuple[Home, ...]
-    captured_key: tuple[Any, ...]
-    sizes: SizeCheck | None
-    overlap: Overlap
-    outputs: "OutputPlan"
-
-    def fits(self, values: Sequence[Any]) -> bool:
-        """Whether these values, whose key fits already, have sizes, captured tensors and overlaps as compiled for."""
-        if self.captured and static_key([read() for read in self.captured]) != self.captured_key:
-            return False
-        if self.sizes is not None and not self.sizes(values):
-            return False
-        return not self.overlap.written or Overlap.of(self.inputs(values), self.overlap.written) == self.overlap
-
-    def inputs(self, values: Sequence[Any]) -> Sequence[Any]:
-        if not self.captured and len(self.places) == len(values):
-            return values
-        tensors = [values[place] for place in self.places]
-        if self.captured:
-            tensors[self.state_count : self.state_count] = [read() for read in self.captured]
-        return tensors
-
-    def run(self, values: Sequence[Any]) -> Any:
-        return self.outputs.assemble(self.call(self.inputs(values)))
-
-
-@dataclass
-class OutputPlan:
-    """How flat tensor results become what the user's function returns; filled while it is traced."""
-
-    constants: dict[int, Any] | None = None
-    tree: pytree.TreeSpec | None = None
-    is_single: bool = False
-
-    def split(self, outputs: Sequence[Any], tree: pytree.TreeSpec) -> list[Any]:
-        """Note the plain values among the outputs, and give the others."""
-        kept = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
-        self.constants = {i: output for i, output in enumerate(outputs) if not isinstance(output, kept)}
-        self.tree = tree
-        self.is_single = tree.is_leaf() and not self.constants
-        return [output for output in outputs if isinstance(output, kept)]
-
-    def assemble(self, results: Sequence[Any]) -> Any:
-        if self.is_single:
-            return results[0]
-        outputs = list(results)
-        assert self.constants is not None, "the function was traced"
-        for position, constant in self.constants.items():
-            outputs.insert(position, constant)
-        return pytree.tree_unflatten(outputs, self.tree)  # type: ignore[arg-type]
+def analyze_call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], slots: ModuleSlots, *, dynamic: bool
+) -> AnalyzedCall:
+    """Find out all that a trace needs to know. Must run inside a ``tracing_session``."""
+    prepared = prepare(function, args, kwargs, automatic_sizes=dynamic)
+    values = [*(item.tensor for item in prepared.state), *prepared.call.leaves]
+    places = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
+    outputs = OutputPlan()
+    captured = captured_homes(function, slots.modules, prepared.state[len(slots) :])
+    flat = _over_tensors(function, prepared, lambda: [*slots.read(), *(read() for read in captured)], outputs)
+    with prepared.fakes.unrecorded():
+        facts = analyze(flat, [prepared.fake_inputs[place] for place in places], prepared.fakes.mode)
+    return AnalyzedCall(
+        prepared, flat, facts, places, tuple(values[place] for place in places), tuple(captured), outputs
+    )
 
 
 def compile_call(
@@ -113,33 +71,28 @@ def compile_call(
     job: Job,
     *,
     dynamic: bool,
-) -> CompiledVariant:
-    """Compile what one call needs."""
+) -> tuple[CompiledVariant, CallParts | None]:
+    """Compile what one call needs; also gives of what its call is made, unless inputs are merged before it."""
     with tracing_session():
-        prepared = prepare(function, args, kwargs, automatic_sizes=dynamic)
-        values = [*(item.tensor for item in prepared.state), *prepared.call.leaves]
-        places = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor)]
-        outputs = OutputPlan()
-        captured = captured_homes(function, slots.modules, prepared.state[len(slots) :])
-        flat = _over_tensors(function, prepared, lambda: [*slots.read(), *(read() for read in captured)], outputs)
-        tensors = [values[place] for place in places]
-        fakes = [prepared.fake_inputs[place] for place in places]
-        with prepared.fakes.unrecorded():
-            facts = analyze(flat, fakes, prepared.fakes.mode)
-        overlap = Overlap.of(tensors, facts.updated)
+        analyzed = analyze_call(function, args, kwargs, slots, dynamic=dynamic)
+        prepared = analyzed.prepared
+        overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated)
         static_inputs = tuple(range(len(slots) or len(job.static_inputs)))
         job = replace(job, static_inputs=static_inputs, module_names=prepared.module_names)
-        call = _compile_overlapping(flat, tensors, fakes, facts, overlap, prepared.fakes, job)
-    return CompiledVariant(
+        call, parts = _compile_overlapping(
+            analyzed.flat, analyzed.tensors, analyzed.fakes, analyzed.facts, overlap, prepared.fakes, job
+        )
+    variant = CompiledVariant(
         call=call,
-        places=_places_without_captured(places, len(slots), len(captured)),
+        places=_places_without_captured(analyzed.places, len(slots), len(analyzed.captured)),
         state_count=len(slots),
-        captured=tuple(captured),
-        captured_key=static_key([read() for read in captured]),
+        captured=analyzed.captured,
+        captured_key=static_key([read() for read in analyzed.captured]),
         sizes=size_check(prepared.fakes.sizes(), _size_homes(prepared, len(slots))) if dynamic else None,
         overlap=overlap,
-        outputs=outputs,
+        outputs=analyzed.outputs,
     )
+    return variant, parts
 
 
 def _over_tensors(
@@ -172,10 +125,12 @@ def _compile_overlapping(
     overlap: Overlap,
     fakes: FakeInputs,
     job: Job,
-) -> FlatCall:
+) -> tuple[FlatCall, CallParts | None]:
     """Compile over inputs that do not overlap, wrapped for a call whose inputs do."""
     if not overlap.plans:
-        return compile_variant(function, inputs, fakes, facts, job)
+        parts = compile_variant(function, inputs, fakes, facts, job)
+        second_order = job.second_order(function, facts) if parts.training else None
+        return parts.assemble(job.compilation, second_order), parts
     plan, *others = overlap.plans
     kept = plan.inputs(tensors)
     known = {id(tensor): value for tensor, value in zip(tensors, inputs, strict=True)}
@@ -186,7 +141,8 @@ def _compile_overlapping(
     remaining = replace(overlap, duplicates=None, bases=overlap.bases if others else None)
     # Positions of state change with the merge; it is only a hint for the partitioner.
     job = replace(job, static_inputs=())
-    return plan.call(_compile_overlapping(merged, kept, kept_fakes, merged_facts, remaining, fakes, job))
+    call, _ = _compile_overlapping(merged, kept, kept_fakes, merged_facts, remaining, fakes, job)
+    return plan.call(call), None
 
 
 def _places_without_captured(places: Sequence[int], state_count: int, captured_count: int) -> tuple[int, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+if TYPE_CHECKING:
+    from rich.console import Console
 
 PATIENCE = 1.0
 """Seconds before anything is shown."""
@@ -18,6 +18,10 @@ class Progress:
     """Counts what is done; shows it from `start` on."""
 
     def __init__(self, what: str, *, total: int, console: Console):
+        # Loaded by those who wait: it takes longer than a start that finds everything built.
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Bar(*columns, console=console, transient=True)
         self._task = self._bar.add_task(what, total=total)
@@ -43,6 +47,8 @@ class Progress:
 @contextmanager
 def showing_progress(what: str, *, total: int, console: Console | None = None) -> Iterator[Progress]:
     """While active, and after `PATIENCE`, a bar on standard error, if that is a terminal."""
+    from rich.console import Console
+
     console = console or Console(stderr=True)
     progress = Progress(what, total=total, console=console)
     timer = threading.Timer(PATIENCE, progress.start)

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from precast.autograd import aot_function, aot_module
+from precast.compilers.native_backend import NativeCompiler
 from precast.compilers.registry import get_backend, list_backends
 from precast.compilers.torchscript import simple_ts_compile
 from precast.partition import min_cut_rematerialization_partition
@@ -32,7 +33,7 @@ def memory_efficient_fusion(
     ``partition_fn``, ``decompositions``) or add to it.
     """
     choices: dict[str, Any] = {
-        "fw_compiler": fastest_compile,
+        "fw_compiler": FastestCompiler(),
         "partition_fn": min_cut_rematerialization_partition,
         "decompositions": get_backend("native").decompositions,
         **overrides,
@@ -40,10 +41,39 @@ def memory_efficient_fusion(
     return aot_module(fn, **choices) if isinstance(fn, torch.nn.Module) else aot_function(fn, **choices)
 
 
-def fastest_compile(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-    """Compile with the fastest backend there is for the device that the inputs are on."""
-    devices = {value.device.type for value in example_inputs if isinstance(value, torch.Tensor)}
-    candidates = _FASTEST_FIRST.get(devices.pop(), ("ts",)) if len(devices) == 1 else ("ts",)
-    known = list_backends()
-    name = next(name for name in candidates if name in known)
-    return get_backend(name).fw_compiler(graph_module, example_inputs)
+class FastestCompiler:
+    """Compiles with the fastest backend there is for the device that the inputs are on; keeps what that can keep."""
+
+    @property
+    def cache_key(self) -> str:
+        """The native backend's: what other backends make is not kept."""
+        return f"{self._native.cache_key} {list_backends()}"
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
+        devices = {value.device.type for value in example_inputs if isinstance(value, torch.Tensor)}
+        candidates = _FASTEST_FIRST.get(devices.pop(), ("ts",)) if len(devices) == 1 else ("ts",)
+        known = list_backends()
+        name = next(name for name in candidates if name in known)
+        return get_backend(name).fw_compiler(graph_module, example_inputs)
+
+    def store(self, compiled: Any) -> bytes | None:
+        return self._native.store(compiled) if _is_native(compiled) else None
+
+    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return self._native.restore(data, graph_module, example_inputs)
+
+    def store_alone(self, compiled: Any) -> bytes | None:
+        return self._native.store_alone(compiled) if _is_native(compiled) else None
+
+    def restore_alone(self, data: bytes) -> Callable[..., Any]:
+        return self._native.restore_alone(data)
+
+    @property
+    def _native(self) -> NativeCompiler:
+        compiler = get_backend("native").fw_compiler
+        assert isinstance(compiler, NativeCompiler), "the native backend is ours"
+        return compiler
+
+
+def _is_native(compiled: object) -> bool:
+    return hasattr(compiled, "stored")

@@ -26,7 +26,7 @@ _BUILT_IN = {
     "debug": "precast.compilers.checking_interpreter:debug_nop",
     "debug_nop": "precast.compilers.checking_interpreter:debug_nop",
     "interpret": "precast.compilers.interpreted:interpret",
-    "native": "precast.compilers.native:BACKEND",
+    "native": "precast.compilers.native_backend:BACKEND",
     "nop": "precast.compilers.unchanged:nop",
     "print": "precast.compilers.unchanged:print_compile",
     "ts": "precast.compilers.torchscript:ts_compile",

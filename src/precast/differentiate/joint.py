@@ -14,7 +14,7 @@ import torch
 from precast.errors import CaptureError
 from precast.ir.boundary import BoundaryFacts, InputFacts
 from precast.tracing.boundary_outputs import boundary_outputs
-from precast.tracing.trace import FlatFunction
+from precast.tracing.flat_function import FlatFunction
 
 
 def joint(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:

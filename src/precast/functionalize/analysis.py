@@ -21,8 +21,8 @@ from precast.ops.facts import is_random
 from precast.tracing.boundary_outputs import boundary_outputs
 from precast.tracing.fake_inputs import fresh_copies
 from precast.tracing.fake_mode import dispatch_for
+from precast.tracing.flat_function import FlatFunction
 from precast.tracing.subclasses import innermost, is_wrapper
-from precast.tracing.trace import FlatFunction
 
 
 def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode) -> BoundaryFacts:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
+from precast.tracing.flat_function import FlatFunction
 from precast.tracing.subclasses import is_wrapper, map_inner
-from precast.tracing.trace import FlatFunction
 
 
 def to_functional(value: Any) -> Any:

@@ -5,10 +5,15 @@ units, then what the rounding left over in finer ones. A round leaves at most th
 that two rounds serve networks of up to 2⁴⁵ bytes.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _LARGEST = 2**30
 
@@ -20,6 +25,9 @@ def largest_source_side(
 
     No two edges may share both ends. A capacity no smaller than the sum of the limited ones means "no limit".
     """
+    # Imported by the first cut: SciPy takes longer to load than the rest of a start without a trace.
+    from scipy.sparse import csr_array
+
     vertices = int(max(tails.max(initial=1), heads.max(initial=1), source, sink)) + 1
     present = capacities > 0
     ends = (tails[present].astype(np.int32), heads[present].astype(np.int32))
@@ -34,6 +42,8 @@ def largest_source_side(
 
 
 def _flow(residual: csr_array, unit: int, *, source: int, sink: int) -> csr_array:
+    from scipy.sparse.csgraph import maximum_flow
+
     coarse = residual.copy()
     coarse.data = np.minimum(coarse.data // unit, _LARGEST).astype(np.int32)
     coarse.eliminate_zeros()
@@ -42,7 +52,9 @@ def _flow(residual: csr_array, unit: int, *, source: int, sink: int) -> csr_arra
 
 
 def _cannot_reach(residual: csr_array, sink: int) -> NDArray[np.bool_]:
-    open_edges = csr_array(residual.T)
+    from scipy.sparse.csgraph import breadth_first_order
+
+    open_edges = residual.T.tocsr()
     open_edges.eliminate_zeros()
     reaching = breadth_first_order(open_edges, sink, directed=True, return_predecessors=False)
     cannot = np.ones(residual.shape[0], dtype=np.bool_)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from precast.ir.boundary import BoundaryFacts, OutputFacts, Relation
-from precast.tracing.trace import FlatFunction
+from precast.tracing.flat_function import FlatFunction
 
 
 def boundary_outputs(inputs: Sequence[Any], outputs: Sequence[Any], facts: BoundaryFacts) -> list[Any]:

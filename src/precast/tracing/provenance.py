@@ -32,6 +32,7 @@ from precast.ir.node_meta import (
     source_line_of,
 )
 from precast.tracing.checkpoint_regions import tag_checkpointed
+from precast.tracing.executed_code import run_watched
 
 _INTERNAL_FOLDERS = tuple(
     os.path.join(os.path.dirname(os.path.abspath(path)), "") for path in (torch.__file__, os.path.dirname(__file__))
@@ -127,7 +128,7 @@ def _format_line(filename: str, line: int, function: str) -> str:
 
 def run_users_code(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Call the user's function; frames outside of this one are not part of the user's program."""
-    return function(*args, **kwargs)
+    return run_watched(function, args, kwargs)
 
 
 def innermost_users_line() -> str | None:

@@ -6,8 +6,8 @@ import torch
 from torch import fx
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
+from precast.tracing.flat_function import FlatFunction
 from precast.tracing.provenance import attributed_to
-from precast.tracing.trace import FlatFunction
 
 
 class _AttributingInterpreter(fx.Interpreter):

@@ -15,10 +15,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from precast.ir.node_meta import set_value, value_of
 from precast.ir.signature import ArgumentSpec, ConstantArgument, SymIntArgument, TensorArgument
 from precast.tracing.fake_mode import dispatch_for
+from precast.tracing.flat_function import FlatFunction as FlatFunction
 from precast.tracing.provenance import link_backward_nodes, recorded_provenance
-
-FlatFunction = Callable[..., Sequence[Any]]
-"""Takes flat positional inputs, returns a flat sequence of outputs."""
 
 Decompositions = Mapping[torch._ops.OpOverload, Callable[..., Any]]
 

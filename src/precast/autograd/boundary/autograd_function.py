@@ -18,8 +18,8 @@ from precast.autograd.boxing import BoxedCall
 
 
 @dataclass(frozen=True)
-class TrainingGraphs:
-    """Compiled forward and backward, and what each of the forward's results is.
+class TrainingFacts:
+    """What each result of a compiled forward is, and which primals its backward needs.
 
     ``differentiable[i]``: result ``i`` has a tangent. ``opaque[i]``: result ``i`` is an alias that the caller gets in
     another way, so autograd must not see it. ``detached[i]``: the graph returns an input, or a value twice.
@@ -27,8 +27,6 @@ class TrainingGraphs:
     that gradients depend on. ``updated``: the primals that are changed by the call itself.
     """
 
-    forward: BoxedCall
-    backward: BoxedCall
     result_count: int
     saved_tensor_count: int
     differentiable: tuple[bool, ...]
@@ -37,8 +35,17 @@ class TrainingGraphs:
     tangent_orders: tuple[tuple[int, ...] | None, ...]
     relevant: tuple[int, ...]
     updated: tuple[int, ...]
-    second_order: Callable[[Sequence[Any]], Sequence[Any]]
     is_random: bool
+
+
+@dataclass(frozen=True)
+class TrainingGraphs:
+    """Compiled forward and backward, and how gradients of gradients are come by."""
+
+    forward: BoxedCall
+    backward: BoxedCall
+    second_order: Callable[[Sequence[Any]], Sequence[Any]]
+    facts: TrainingFacts
 
 
 class _Alias:
@@ -56,14 +63,15 @@ def differentiable_call(graphs: TrainingGraphs) -> FlatCall:
     A program may switch grad mode on inside of ``no_grad``.
     """
     function = _autograd_function(graphs)
-    has_aliases = any(graphs.opaque)
+    facts = graphs.facts
+    has_aliases = any(facts.opaque)
     apply: Callable[..., Any] = function.apply
     if not torch.is_grad_enabled():
         apply = torch.enable_grad()(apply)
 
     def call(inputs: Sequence[Any]) -> list[Any]:
-        if graphs.updated:
-            inputs = _apart_from_updates(inputs, graphs)
+        if facts.updated:
+            inputs = _apart_from_updates(inputs, facts)
         results = apply(*inputs)
         if has_aliases:
             return [result.tensor if type(result) is _Alias else result for result in results]
@@ -72,26 +80,27 @@ def differentiable_call(graphs: TrainingGraphs) -> FlatCall:
     return call
 
 
-def _apart_from_updates(inputs: Sequence[Any], graphs: TrainingGraphs) -> list[Any]:
+def _apart_from_updates(inputs: Sequence[Any], facts: TrainingFacts) -> list[Any]:
     """The inputs, with copies of those that backwards need as they were before the call's own updates.
 
     Autograd counts changes by memory, so that a tensor beside a changed one in the same memory is copied too. Inputs
     whose new history will hold this call are copied as well: the call must not hold them in turn.
     """
-    changed = {inputs[number].untyped_storage()._cdata for number in graphs.updated}
-    copied = {number for number, visible in zip(graphs.updated, graphs.differentiable, strict=False) if visible}
-    copied.update(i for i in graphs.relevant if inputs[i].untyped_storage()._cdata in changed)
+    changed = {inputs[number].untyped_storage()._cdata for number in facts.updated}
+    copied = {number for number, visible in zip(facts.updated, facts.differentiable, strict=False) if visible}
+    copied.update(i for i in facts.relevant if inputs[i].untyped_storage()._cdata in changed)
     return [value.clone() if i in copied else value for i, value in enumerate(inputs)]
 
 
 def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
-    count, saved_count = graphs.result_count, graphs.saved_tensor_count
+    facts = graphs.facts
+    count, saved_count = facts.result_count, facts.saved_tensor_count
     forward_graph, backward_graph = graphs.forward, graphs.backward
-    special = [i for i in range(count) if graphs.opaque[i] or graphs.detached[i]]
-    constant = [i for i in range(count) if not graphs.differentiable[i] and not graphs.opaque[i]]
-    with_tangent = [i for i in range(count) if graphs.differentiable[i]]
-    orders, relevant = graphs.tangent_orders, graphs.relevant
-    sizes_start, is_plain, is_random = count + saved_count, not special and not constant, graphs.is_random
+    special = [i for i in range(count) if facts.opaque[i] or facts.detached[i]]
+    constant = [i for i in range(count) if not facts.differentiable[i] and not facts.opaque[i]]
+    with_tangent = [i for i in range(count) if facts.differentiable[i]]
+    orders, relevant = facts.tangent_orders, facts.relevant
+    sizes_start, is_plain, is_random = count + saved_count, not special and not constant, facts.is_random
 
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
@@ -107,7 +116,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
                 return tuple(outputs[:count])
             results = list(outputs[:count])
             for i in special:
-                results[i] = _Alias(results[i]) if graphs.opaque[i] else results[i].detach()
+                results[i] = _Alias(results[i]) if facts.opaque[i] else results[i].detach()
             ctx.mark_non_differentiable(*[results[i] for i in constant if isinstance(results[i], torch.Tensor)])
             return tuple(results)
 
@@ -137,12 +146,12 @@ def _differentiable_gradients(ctx: Any, graphs: TrainingGraphs, tangents: Sequen
     # Raises as eager does if the first backward freed what it had saved.
     _ = ctx.saved_tensors
     primals = ctx.primals
-    if any(primals[i]._version != version for i, version in zip(graphs.relevant, ctx.versions, strict=True)):
+    if any(primals[i]._version != version for i, version in zip(graphs.facts.relevant, ctx.versions, strict=True)):
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
             "an input of a compiled function was changed between its forward and the backward of its backward"
         )
-    if not graphs.is_random:
+    if not graphs.facts.is_random:
         return tuple(graphs.second_order([*primals, *tangents]))
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(ctx.random_state)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from precast.autograd.boundary import FlatCall
-from precast.tracing.trace import FlatFunction
+from precast.tracing.flat_function import FlatFunction
 
 
 @dataclass(frozen=True)

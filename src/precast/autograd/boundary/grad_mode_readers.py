@@ -16,10 +16,12 @@ from precast.autograd.boxing import BoxedCall
 _READERS = {torch.ops.aten.mkldnn_rnn_layer.default}
 
 
-def in_grad_mode_if_read(call: BoxedCall, graph: fx.Graph) -> BoxedCall:
-    """``call``, the compiled ``graph``, for use where grad mode is off."""
-    if not any(node.target in _READERS for node in graph.nodes):
-        return call
+def reads_grad_mode(graph: fx.Graph) -> bool:
+    return any(node.target in _READERS for node in graph.nodes)
+
+
+def in_grad_mode(call: BoxedCall) -> BoxedCall:
+    """``call``, a compiled graph that looks at grad mode, for use where that is off."""
 
     def call_in_grad_mode(inputs: list[Any]) -> Sequence[Any]:
         with torch.enable_grad():

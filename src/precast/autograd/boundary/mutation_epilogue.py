@@ -5,6 +5,7 @@ After:  ``outer([x]) -> [y]``, and ``x`` holds ``x_new``, with gradients flowing
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,25 +15,35 @@ from precast.autograd.boundary.traced_layout import TracedLayout, layout_of
 from precast.ir.boundary import BoundaryFacts, InputFacts
 
 
-def apply_updates(inner: FlatCall, facts: BoundaryFacts, fakes: Sequence[Any]) -> FlatCall:
-    """Wrap ``inner``, whose first results are the updated inputs, so that it applies them.
+@dataclass(frozen=True)
+class Update:
+    """One input that is updated: what happens to it, and where it lies afterwards if that changes."""
 
-    ``fakes`` are the inputs that it was traced with.
-    """
-    updates = [
-        (number, facts.inputs[number], _layout(facts.inputs[number], value, fakes[number], fakes))
+    number: int
+    facts: InputFacts
+    layout: TracedLayout | None = None
+
+
+def updates_of(facts: BoundaryFacts, fakes: Sequence[Any]) -> tuple[Update, ...]:
+    """The updates that a program makes; ``fakes`` are the inputs that it was traced with."""
+    return tuple(
+        Update(number, facts.inputs[number], _layout(facts.inputs[number], value, fakes[number], fakes))
         for number, value in zip(facts.updated, facts.values, strict=False)
-    ]
+    )
+
+
+def apply_updates(inner: FlatCall, updates: Sequence[Update]) -> FlatCall:
+    """Wrap ``inner``, whose first results are the updated inputs, so that it applies them."""
 
     def call(inputs: Sequence[Any]) -> list[Any]:
         # The callee may empty its list of inputs.
         originals = list(inputs)
         results = inner(inputs)
-        for value, (number, fact, layout) in zip(results, updates, strict=False):
-            if layout is None:
-                _take_data(originals[number], value, fact)
+        for value, update in zip(results, updates, strict=False):
+            if update.layout is None:
+                _take_data(originals[update.number], value, update.facts)
             else:
-                _take_shape(originals[number], value, fact, layout(originals, value))
+                _take_shape(originals[update.number], value, update.facts, update.layout(originals, value))
         return results[len(updates) :]
 
     return call

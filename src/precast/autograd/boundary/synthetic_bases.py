@@ -13,7 +13,7 @@ import torch
 
 from precast.autograd.boundary import FlatCall
 from precast.errors import InputValueError
-from precast.tracing.trace import FlatFunction
+from precast.tracing.flat_function import FlatFunction
 
 _MAX_WORK: Any = 10_000
 

@@ -1,0 +1,72 @@
+"""What a compiled call is made of, and how it is put together.
+
+Before: compiled graphs, and facts about what the program does at its border
+After:  a ``FlatCall`` with eager's effects and gradients
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from precast.autograd.boundary import FlatCall
+from precast.autograd.boundary.autograd_function import TrainingFacts, TrainingGraphs, differentiable_call
+from precast.autograd.boundary.grad_mode_readers import in_grad_mode
+from precast.autograd.boundary.mutation_epilogue import Update, apply_updates
+from precast.autograd.boundary.subclasses import Layout, over_wrappers
+from precast.autograd.boxing import BoxedCall, Compiled
+from precast.autograd.compilers_in_use import named_call
+from precast.autograd.graph_names import Compilation
+
+INFERENCE, FORWARD, BACKWARD = "inference", "forward", "backward"
+"""Kinds of graphs."""
+
+Gradients = Callable[[Sequence[Any]], Sequence[Any]]
+"""Gradients of all primals from the primals and tangents of a call, themselves differentiable."""
+
+
+@dataclass(frozen=True)
+class CallParts:
+    """Compiled graphs by kind, and what surrounds them.
+
+    ``layouts`` says of which plain tensors the inputs and results of each graph are made. ``outside_autograd``: an
+    inference graph over inputs that require grad. ``regenerate`` wraps a call so that outputs alias as they should.
+    """
+
+    graphs: Mapping[str, Compiled]
+    layouts: Mapping[str, tuple[Sequence[Layout], Sequence[Layout]]] = field(default_factory=dict)
+    training: TrainingFacts | None = None
+    reads_grad_mode: bool = False
+    outside_autograd: bool = False
+    updates: tuple[Update, ...] = ()
+    regenerate: Callable[[FlatCall], FlatCall] | None = None
+
+    def assemble(self, compilation: Compilation, second_order: Gradients | None) -> FlatCall:
+        """The call; one that is trained needs to know how gradients of its gradients are come by."""
+        if self.training is not None:
+            assert second_order is not None, "gradients can be differentiated"
+            call = self._training_call(compilation, second_order, self.training)
+        else:
+            call = self._inference_call(compilation)
+        if self.updates:
+            call = apply_updates(call, self.updates)
+        return call if self.regenerate is None else self.regenerate(call)
+
+    def _inference_call(self, compilation: Compilation) -> FlatCall:
+        graph_call = self._graph_call(INFERENCE, compilation)
+
+        def call(values: Sequence[Any]) -> list[Any]:
+            return list(graph_call(list(values)))
+
+        return torch.no_grad()(call) if self.outside_autograd else call
+
+    def _training_call(self, compilation: Compilation, second_order: Gradients, facts: TrainingFacts) -> FlatCall:
+        forward, backward = (self._graph_call(kind, compilation) for kind in (FORWARD, BACKWARD))
+        return differentiable_call(TrainingGraphs(forward, backward, second_order, facts))
+
+    def _graph_call(self, kind: str, compilation: Compilation) -> BoxedCall:
+        call = named_call(self.graphs[kind], compilation.graph_name(kind))
+        if kind == FORWARD and self.reads_grad_mode:
+            call = in_grad_mode(call)
+        return over_wrappers(call, *self.layouts.get(kind, ((), ())))

@@ -1,0 +1,108 @@
+"""A compiled variant of a function: one call for everything that tracing could not tell from the first one.
+
+Before: ``values``, the module state and the leaves of a call that fits
+After:  ``CompiledVariant.run(values)``, what the user's function returns
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.autograd.boundary import FlatCall
+from precast.autograd.boundary.duplicate_inputs import DuplicatePlan, plan_duplicates
+from precast.autograd.boundary.synthetic_bases import SyntheticBasePlan, plan_synthetic_bases
+from precast.autograd.call_key import static_key
+
+SizeCheck = Callable[[Sequence[Any]], bool]
+"""Whether real inputs have sizes for which a trace is valid."""
+
+Home = Callable[[], Any]
+"""Reads one tensor from where the program finds it."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Which inputs are written into, and how those of the compiled call overlap with others."""
+
+    written: tuple[int, ...]
+    duplicates: DuplicatePlan | None
+    bases: SyntheticBasePlan | None
+
+    @classmethod
+    def of(cls, tensors: Sequence[Any], written: tuple[int, ...]) -> "Overlap":
+        duplicates = plan_duplicates(tensors, written)
+        kept = duplicates.kept if duplicates else range(len(tensors))
+        still_written = [number for number, place in enumerate(kept) if place in written]
+        return cls(written, duplicates, plan_synthetic_bases([tensors[place] for place in kept], still_written))
+
+    @property
+    def plans(self) -> list[DuplicatePlan | SyntheticBasePlan]:
+        return [plan for plan in (self.duplicates, self.bases) if plan is not None]
+
+
+@dataclass(frozen=True)
+class CompiledVariant:
+    """A compiled call. ``places`` are the positions of tensors among the values; captured tensors are read afresh."""
+
+    call: FlatCall
+    places: tuple[int, ...]
+    state_count: int
+    captured: tuple[Home, ...]
+    captured_key: tuple[Any, ...]
+    sizes: SizeCheck | None
+    overlap: Overlap
+    outputs: "OutputPlan"
+
+    def fits(self, values: Sequence[Any]) -> bool:
+        """Whether these values, whose key fits already, have sizes, captured tensors and overlaps as compiled for."""
+        if self.captured and static_key([read() for read in self.captured]) != self.captured_key:
+            return False
+        if self.sizes is not None and not self.sizes(values):
+            return False
+        return not self.overlap.written or Overlap.of(self.inputs(values), self.overlap.written) == self.overlap
+
+    def inputs(self, values: Sequence[Any]) -> Sequence[Any]:
+        if not self.captured and len(self.places) == len(values):
+            return values
+        tensors = [values[place] for place in self.places]
+        if self.captured:
+            tensors[self.state_count : self.state_count] = [read() for read in self.captured]
+        return tensors
+
+    def run(self, values: Sequence[Any]) -> Any:
+        return self.outputs.assemble(self.call(self.inputs(values)))
+
+
+@dataclass
+class OutputPlan:
+    """How flat tensor results become what the user's function returns; filled while it is traced.
+
+    ``build``, if given, makes the containers in place of the ``tree``.
+    """
+
+    constants: dict[int, Any] | None = None
+    tree: pytree.TreeSpec | None = None
+    is_single: bool = False
+    build: Callable[[Iterator[Any]], Any] | None = None
+
+    def split(self, outputs: Sequence[Any], tree: pytree.TreeSpec) -> list[Any]:
+        """Note the plain values among the outputs, and give the others."""
+        kept = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+        self.constants = {i: output for i, output in enumerate(outputs) if not isinstance(output, kept)}
+        self.tree = tree
+        self.is_single = tree.is_leaf() and not self.constants
+        return [output for output in outputs if isinstance(output, kept)]
+
+    def assemble(self, results: Sequence[Any]) -> Any:
+        if self.is_single:
+            return results[0]
+        outputs = list(results)
+        assert self.constants is not None, "the function was traced"
+        for position, constant in self.constants.items():
+            outputs.insert(position, constant)
+        if self.build is not None:
+            return self.build(iter(outputs))
+        return pytree.tree_unflatten(outputs, self.tree)  # type: ignore[arg-type]

@@ -1,0 +1,24 @@
+"""What one compilation needs to know, beside what it compiles."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from precast.autograd.call_parts import Gradients
+from precast.autograd.compilers_in_use import CompilersInUse
+from precast.autograd.graph_names import Compilation
+from precast.ir.boundary import BoundaryFacts
+from precast.tracing.flat_function import FlatFunction
+
+
+@dataclass(frozen=True)
+class Job:
+    """One compilation: with which compilers, under which name, and how gradients of gradients are come by.
+
+    ``static_inputs`` are the inputs that live on between calls anyway (parameters, buffers).
+    """
+
+    compilers: CompilersInUse
+    compilation: Compilation
+    second_order: Callable[[FlatFunction, BoundaryFacts], Gradients]
+    static_inputs: tuple[int, ...] = ()
+    module_names: Mapping[int, str] = field(default_factory=dict)

@@ -1,0 +1,40 @@
+"""Code objects as bytes: equal if they do the same, in whatever file and on whatever line they stand."""
+
+import hashlib
+from collections.abc import Iterator
+from types import CodeType
+
+
+def code_digest(code: CodeType) -> bytes:
+    """A hash of a function's instructions, constants and names, those of functions inside of it included."""
+    facts = (
+        code.co_qualname, code.co_code, code.co_exceptiontable, code.co_names, code.co_varnames, code.co_freevars,
+        code.co_cellvars, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags,
+    )  # fmt: skip
+    digest = hashlib.sha256(repr(facts).encode())
+    for constant in code.co_consts:
+        digest.update(_constant(constant))
+    return digest.digest()
+
+
+def _constant(value: object) -> bytes:
+    if isinstance(value, CodeType):
+        return code_digest(value)
+    if isinstance(value, tuple):
+        return b"(%b)" % b",".join(map(_constant, value))
+    if isinstance(value, frozenset):
+        # In any order: that of strings changes from process to process.
+        return b"{%b}" % b",".join(sorted(map(_constant, value)))
+    return f"{type(value).__name__} {value!r};".encode()
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """The names of globals and attributes that a function, and those inside of it, may read."""
+    yield from code.co_names
+    for inner in inner_code(code):
+        yield from names_in(inner)
+
+
+def inner_code(code: CodeType) -> list[CodeType]:
+    """The functions, classes and comprehensions that are written inside of a function."""
+    return [constant for constant in code.co_consts if isinstance(constant, CodeType)]

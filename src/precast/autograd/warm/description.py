@@ -1,0 +1,366 @@
+"""Python objects as one hash: what code that reads them could tell apart, followed as far as references go.
+
+Values count by what they are, functions by their code, classes by their bodies, other objects by their class and
+attributes. Whatever hides what it holds (open files, iterators, weak references, …) raises Indescribable: who cannot
+compare must not take two things for equal.
+"""
+
+import collections
+import enum
+import functools
+import hashlib
+import inspect
+import logging
+import operator
+import re
+import sys
+import threading
+import types
+import typing
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from precast.autograd.size_names import Indescribable
+from precast.autograd.warm.code_identity import code_digest
+
+_PLAIN = frozenset({type(None), bool, int, str, bytes, complex, type(...), type(NotImplemented)})
+_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, re.Pattern)
+_LISTS = (list, tuple, collections.deque)
+_DICTS = (dict, types.MappingProxyType)
+_BUILTINS = (
+    types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodWrapperType, types.MethodDescriptorType,
+    types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+)  # fmt: skip
+# Locks and loggers: neither decides what a program computes.
+_WITHOUT_MEANING = (type(threading.Lock()), type(threading.RLock()), logging.Logger, logging.LoggerAdapter)
+# Of classes: what Python keeps for itself, what only people and checkers read, and what counts calls.
+_UNTOLD = frozenset({
+    "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__abstractmethods__",
+    "_abc_impl", "__parameters__", "__orig_bases__", "__firstlineno__", "__static_attributes__", "__annotate__",
+})  # fmt: skip
+_MOST_PARTS = 500_000
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class Description:
+    """A hash of all objects added, in order; each object is described once and named by number after that."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._numbers: dict[int, int] = {}
+        # Kept alive, so that identities stay their own.
+        self._kept: list[object] = []
+        self._parts = 0
+        self.functions: dict[int, types.FunctionType] = {}
+        """Every function that was compared with all that it holds; of others only the code was."""
+        self.opaque: set[str] = set()
+        """Names of attributes of classes that could not be compared."""
+        self.reads_caches = False
+        """Whether a function was met that may answer from what it saw long ago."""
+
+    def copy(self) -> "Description":
+        """Another one that knows the same; adding to one does not change the other."""
+        made = Description()
+        made._digest, made._numbers, made._kept = self._digest.copy(), dict(self._numbers), list(self._kept)
+        made._parts, made.functions, made.opaque = self._parts, dict(self.functions), set(self.opaque)
+        made.reads_caches = self.reads_caches
+        return made
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+    def word(self, text: str) -> None:
+        """Add a word of the describer's own."""
+        self._parts += 1
+        if self._parts > _MOST_PARTS:
+            raise Indescribable("more objects than are worth comparing")
+        self._digest.update(f"{len(text)}:{text}".encode(errors="surrogatepass"))
+
+    def add(self, value: Any) -> None:
+        """Add an object and all that it refers to."""
+        kind = type(value)
+        if kind in _PLAIN:
+            self.word(f"{kind.__name__} {value!r}")
+        elif kind is float:
+            self.word(f"float {value.hex()}")
+        elif kind is type or issubclass(kind, type):
+            self._class(value)
+        elif kind is types.FunctionType:
+            self._once(value, self._function)
+        elif isinstance(value, torch.Tensor):
+            raise Indescribable("a tensor that is neither a parameter nor a buffer")
+        elif isinstance(value, _NAMED):
+            self.word(f"{kind.__name__} {value}")
+        elif isinstance(value, types.ModuleType):
+            self.word(f"module {value.__name__} {getattr(value, '__version__', '')}")
+        else:
+            self._once(value, self._object)
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Add objects in their order, and how many they are."""
+        listed = list(values)
+        self.word(str(len(listed)))
+        for value in listed:
+            self.add(value)
+
+    def attributes(self, value: Any) -> None:
+        """Add what an object's own dictionary holds, by name."""
+        held = vars(value)
+        for name in sorted(held):
+            self.word(f".{name}")
+            self.add(held[name])
+
+    def _once(self, value: Any, describe: Callable[[Any], None]) -> None:
+        known = self._numbers.get(id(value))
+        if known is not None:
+            self.word(f"again {known}")
+            return
+        self._numbers[id(value)] = len(self._kept)
+        self._kept.append(value)
+        describe(value)
+
+    def _function(self, function: types.FunctionType) -> None:
+        self.word(f"function {function.__module__} {function.__qualname__}")
+        self._digest.update(code_digest(function.__code__))
+        self.functions[id(function)] = function
+        if is_trusted(function.__module__):
+            return
+        self.add(function.__defaults__)
+        self.add(function.__kwdefaults__)
+        self.add_all(map(_contents, function.__closure__ or ()))
+        wrapped = vars(function).get("__wrapped__")
+        if wrapped is not None:
+            self.add(wrapped)
+
+    def _class(self, kind: type) -> None:
+        self.word(f"class {kind.__module__} {kind.__qualname__}")
+        if kind.__flags__ & _HEAP_TYPE and kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
+            self._once(kind, self._class_body)
+
+    def _class_body(self, kind: type) -> None:
+        for base in kind.__bases__:
+            self._class(base)
+        if type(kind) is not type:
+            self._class(type(kind))
+        # Of torch's own classes, only what someone could have put other code into.
+        told = _CODE if is_trusted(kind.__module__) else object
+        for name, value in sorted(vars(kind).items()):
+            if name not in _UNTOLD and isinstance(value, told):
+                self.word(f".{name}")
+                self._member(name, value)
+
+    def _member(self, name: str, value: Any) -> None:
+        """One attribute of a class; functions by their code first of all, since most of them are never called."""
+        if isinstance(value, staticmethod | classmethod):
+            self.word(type(value).__name__)
+            self._member(name, value.__func__)
+        elif isinstance(value, property):
+            self.word("property")
+            for function in (value.fget, value.fset, value.fdel):
+                self._member(name, function)
+        elif isinstance(value, types.FunctionType):
+            self._once(value, self._method_function)
+        elif not self._tried(value):
+            self.word(f"opaque {type(value).__name__}")
+            self.opaque.add(name)
+
+    def _method_function(self, function: types.FunctionType) -> None:
+        """A function's code, and what it holds if that can be compared."""
+        self.word(f"function {function.__module__} {function.__qualname__}")
+        self._digest.update(code_digest(function.__code__))
+        held = (function.__defaults__, function.__kwdefaults__, *map(_contents, function.__closure__ or ()))
+        if is_trusted(function.__module__) or self._tried(held):
+            self.functions[id(function)] = function
+        else:
+            self.word("opaque function")
+
+    def _tried(self, value: Any) -> bool:
+        """Add an object if it can be described; tells whether it could."""
+        start = len(self._kept)
+        try:
+            self.add(value)
+        except Indescribable:
+            # What was described by halves must not pass for known.
+            for forgotten in self._kept[start:]:
+                del self._numbers[id(forgotten)]
+                self.functions.pop(id(forgotten), None)
+            del self._kept[start:]
+            return False
+        return True
+
+    def _object(self, value: Any) -> None:
+        describe = _RULES.get(type(value)) or next(
+            (rule for kinds, rule in _SUBCLASS_RULES if isinstance(value, kinds)), Description._instance
+        )
+        describe(self, value)
+
+    def _list(self, value: Any) -> None:
+        self._class(type(value))
+        self.add_all(value)
+        self._own_attributes(value)
+
+    def _set(self, value: Any) -> None:
+        self._class(type(value))
+        self.word(" ".join(sorted(map(_plain_text, value))))
+
+    def _dict(self, value: Any) -> None:
+        self._class(type(value))
+        if isinstance(value, collections.defaultdict):
+            self.add(value.default_factory)
+        self.add_all(value.keys())
+        self.add_all(value.values())
+        self._own_attributes(value)
+
+    def _enum(self, value: enum.Enum) -> None:
+        self._class(type(value))
+        self.word(value.name)
+
+    def _builtin(self, value: Any) -> None:
+        owner = getattr(value, "__objclass__", None)
+        self.word(f"builtin {value.__name__} {getattr(value, '__module__', '')} {owner}")
+        bound_to = getattr(value, "__self__", None)
+        if bound_to is not None and not isinstance(bound_to, types.ModuleType):
+            self.add(bound_to)
+
+    def _method(self, value: types.MethodType) -> None:
+        self.word("method")
+        self.add(value.__func__)
+        self.add(value.__self__)
+
+    def _wrapper(self, value: Any) -> None:
+        self.word(type(value).__name__)
+        self.add(value.__func__)
+
+    def _property(self, value: property) -> None:
+        self.word("property")
+        self.add_all((value.fget, value.fset, value.fdel))
+
+    def _cached_property(self, value: Any) -> None:
+        self.word("cached property")
+        self.add(value.func)
+
+    def _partial(self, value: Any) -> None:
+        self.word("partial")
+        self.add_all((value.func, value.args, value.keywords))
+
+    def _cached_function(self, value: Any) -> None:
+        self.reads_caches = True
+        self.word("cached")
+        self.add(value.__wrapped__)
+
+    def _context_variable(self, value: "ContextVar[Any]") -> None:
+        self.word(f"context variable {value.name}")
+        self.add(value.get(None))
+
+    def _meaningless(self, value: Any) -> None:
+        self.word(type(value).__name__)
+
+    def _text(self, value: Any) -> None:
+        """By what it prints, which must tell all and hold no address."""
+        self._class(type(value))
+        text = repr(value)
+        if _ADDRESS.search(text):
+            raise Indescribable(f"an object of type {type(value).__name__}")
+        self.word(text)
+
+    def _module_instance(self, module: torch.nn.Module) -> None:
+        self._class(type(module))
+        hooks = [name for name in _HOOKS if vars(module).get(name)]
+        if hooks:
+            raise Indescribable(f"a module with hooks ({hooks[0]})")
+        self.word(" ".join(f"{name}{tensor is None}" for name, tensor in module._parameters.items()))
+        self.word(" ".join(f"{name}{tensor is None}" for name, tensor in module._buffers.items()))
+        for name, value in vars(module).items():
+            if name not in _HOOKS and name not in _TENSORS:
+                self.word(f".{name}")
+                self.add(value)
+
+    def _instance(self, value: Any) -> None:
+        kind = type(value)
+        if _layout_base(kind) is not object:
+            raise Indescribable(f"an object of type {kind.__module__}.{kind.__qualname__}")
+        self._class(kind)
+        self._own_attributes(value)
+        for base in kind.__mro__:
+            slots = base.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name not in ("__dict__", "__weakref__"):
+                    self.word(f".{name}")
+                    self.add(getattr(value, name, None))
+
+    def _own_attributes(self, value: Any) -> None:
+        if hasattr(value, "__dict__"):
+            self.attributes(value)
+
+
+def _contents(cell: types.CellType) -> object:
+    """What a closure variable is bound to; nothing, for one that is not bound yet."""
+    try:
+        found: object = cell.cell_contents
+    except ValueError:
+        return None
+    return found
+
+
+def _plain_text(value: object) -> str:
+    """A member of a set, which is told from others by its text."""
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_plain_text, value))})"
+    if type(value) not in _PLAIN and not isinstance(value, _NAMED):
+        raise Indescribable(f"a set of {type(value).__name__}")
+    return repr(value)
+
+
+def _layout_base(kind: type) -> type:
+    """The innermost base that is not written in Python: it may hold what attributes do not show."""
+    return next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
+
+
+def is_trusted(module: str | None) -> bool:
+    """Whether a module is Python's, torch's or ours, so that its version tells what it does."""
+    package = (module or "").partition(".")[0]
+    return package in ("torch", "precast") or package in sys.stdlib_module_names
+
+
+_HEAP_TYPE = 1 << 9
+_CODE = (types.FunctionType, staticmethod, classmethod, property)
+_EMPTY = torch.nn.Module()
+_TENSORS = ("_parameters", "_buffers")
+_HOOKS = tuple(name for name in vars(_EMPTY) if "hook" in name and isinstance(vars(_EMPTY)[name], dict))
+
+_Rule = Callable[[Description, Any], None]
+_RULES: dict[type, _Rule] = {
+    types.MethodType: Description._method,
+    staticmethod: Description._wrapper,
+    classmethod: Description._wrapper,
+    property: Description._property,
+    functools.cached_property: Description._cached_property,
+    functools.partial: Description._partial,
+    functools._lru_cache_wrapper: Description._cached_function,
+    ContextVar: Description._context_variable,
+    threading.local: Description.attributes,
+    types.SimpleNamespace: Description.attributes,
+    range: Description._text,
+    slice: Description._text,
+    types.GenericAlias: Description._text,
+    types.UnionType: Description._text,
+    operator.attrgetter: Description._text,
+    operator.itemgetter: Description._text,
+    inspect.Signature: Description._text,
+}
+_SUBCLASS_RULES: tuple[tuple[tuple[type, ...], _Rule], ...] = (
+    ((torch.nn.Module,), Description._module_instance),
+    (_WITHOUT_MEANING, Description._meaningless),
+    ((enum.Enum,), Description._enum),
+    (_DICTS, Description._dict),
+    (_LISTS, Description._list),
+    ((set, frozenset), Description._set),
+    (_BUILTINS, Description._builtin),
+    ((typing._Final, typing.TypeVar), Description._text),
+    ((torch._ops.OpOverload, torch._ops.OpOverloadPacket), Description._text),
+)

@@ -1,0 +1,117 @@
+"""Looks a call up among those compiled before, and keeps those that are compiled now."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from precast.autograd.call_parts import CallParts, Gradients
+from precast.autograd.compiled_variant import CompiledVariant
+from precast.autograd.compilers_in_use import CompilersInUse
+from precast.autograd.graph_names import Compilation
+from precast.autograd.size_names import Indescribable
+from precast.autograd.warm.call_identity import describe_call
+from precast.autograd.warm.dependencies import ENVIRONMENT, Dependency, DependencyRecorder, describe
+from precast.autograd.warm.description import Description
+from precast.autograd.warm.stored_variant import StandAloneCompiler, compilers_by_kind, variant_data, variant_of
+from precast.autograd.warm.surroundings import environment
+from precast.cache import Store, open_store
+from precast.errors import PrecastError
+from precast.options import as_options
+from precast.tracing.executed_code import noted_code
+
+KIND = "calls"
+
+_log = logging.getLogger("precast.autograd")
+
+
+class WarmStart:
+    """One call that is looked for on disk, and kept there once it is compiled.
+
+    Made by ``warm_start``. ``restore`` comes first; while the call is traced, ``watching`` notes what it depends on;
+    then ``keep``.
+    """
+
+    def __init__(self, description: Description, compilers: Mapping[str, StandAloneCompiler], store: Store) -> None:
+        self._description = description
+        self._compilers = compilers
+        self._store = store
+        self._key = description.hexdigest()
+        self._recorder: DependencyRecorder | None = None
+        self._was_seen = False
+
+    def restore(self, compilation: Compilation, second_order: Gradients) -> CompiledVariant | None:
+        """The call as it was compiled before, if everything that it depended on is now as it was then."""
+        found = self._store.get(KIND, self._key)
+        if found is None:
+            return None
+        content = json.loads(found)
+        now = self._description.copy()
+        try:
+            _describe_all(content, now)
+            if now.hexdigest() == content["digest"]:
+                return variant_of(content["variant"], self._compilers, compilation, second_order)
+            _log.info("traced again, since code or data that the program reads have changed")
+        except (Indescribable, PrecastError) as error:
+            _log.info("traced again: %s", error)
+        self._store.discard(KIND, self._key)
+        return None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While active, what the program depends on is noted."""
+        self._recorder = DependencyRecorder(self._description)
+        with noted_code(self._recorder.observe) as executed:
+            yield
+        self._was_seen = executed.is_complete
+
+    def keep(self, variant: CompiledVariant, parts: CallParts | None) -> None:
+        """Keep the compiled call, if it can be found again with certainty."""
+        assert self._recorder is not None, "the call was watched"
+        try:
+            if parts is None or not self._was_seen:
+                raise Indescribable("inputs that overlap, or a debugger at work")
+            if parts.training is not None and self._recorder.runs_in_backward:
+                raise Indescribable("code that runs in the backward")
+            data = variant_data(variant, parts, self._compilers)
+            self._recorder.finish()
+            data_names, code_names = list(self._recorder.data), list(self._recorder.code)
+            if self._description.reads_caches and ENVIRONMENT not in code_names:
+                code_names.append(ENVIRONMENT)
+            content: dict[str, Any] = {"data": data_names, "code": code_names}
+            if ENVIRONMENT in code_names:
+                _describe_environment(self._description)
+        except Indescribable as reason:
+            _log.info("a start without a trace is not possible, since the call depends on %s", reason)
+            return
+        content |= {"digest": self._description.hexdigest(), "variant": data}
+        self._store.put(KIND, self._key, json.dumps(content).encode())
+
+
+def _describe_all(content: Mapping[str, Any], description: Description) -> None:
+    names: list[Dependency] = [(module, name) for module, name in (*content["data"], *content["code"])]
+    describe([name for name in names if name != ENVIRONMENT], description)
+    if ENVIRONMENT in names:
+        _describe_environment(description)
+
+
+def _describe_environment(description: Description) -> None:
+    for word in environment():
+        description.word(word)
+
+
+def warm_start(
+    function: Callable[..., Any], values: Sequence[Any], circumstances: tuple[Any, ...], compilers: CompilersInUse
+) -> WarmStart | None:
+    """The way to start without a trace; None where compilers cannot, or where the call cannot be told from others."""
+    able = compilers_by_kind(compilers)
+    if able is None:
+        return None
+    try:
+        description = describe_call(function, values, circumstances, compilers)
+    except Indescribable as reason:
+        _log.info("traced, since the call depends on %s", reason)
+        return None
+    options = as_options(getattr(compilers.forward, "options", None))
+    return WarmStart(description, able, open_store(options))

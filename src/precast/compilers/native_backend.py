@@ -1,0 +1,141 @@
+"""The native backend as people choose it. The stages that make native code are loaded when something is compiled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from precast.build.compiler import find_compiler
+from precast.build.library import Library, find_library
+from precast.cache import content_key, open_store
+from precast.compilers.native_standalone import StandaloneGraph, graph_of
+from precast.compilers.registry import Backend
+from precast.options import Options, as_options
+from precast.partition import min_cut_rematerialization_partition
+from precast.runtime.model import Entry, open_library
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from precast.compilers.native import NativeGraph
+    from precast.compilers.native_frozen import FrozenGraph
+    from precast.compilers.native_profile import ProfiledGraphs
+
+_MAKERS = ("build", "codegen", "compilers", "ir/loops", "lower", "runtime")
+"""Folders whose files decide what a graph is compiled to."""
+
+
+@dataclass(frozen=True)
+class NativeCompiler:
+    """Fused loops in C++, built by this machine's compiler; what has no native rule calls back into torch."""
+
+    options: Options | None = None
+    is_for_inference: bool = False
+    """Whether the graphs it is given are whole programs, of which nobody wants gradients."""
+
+    @cached_property
+    def profiled(self) -> ProfiledGraphs:
+        """What was compiled with ``profile=True``, to be asked for its times."""
+        from precast.compilers.native_profile import ProfiledGraphs
+
+        return ProfiledGraphs()
+
+    def with_options(self, options: Options) -> NativeCompiler:
+        return NativeCompiler(options, self.is_for_inference)
+
+    @property
+    def cache_key(self) -> str:
+        """Tells apart what other sources of ours, or another C++ compiler, would make."""
+        options = as_options(self.options)
+        return content_key([_own_sources(), find_compiler(options.compiler).identity, str(options.freeze)])
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph | FrozenGraph:
+        from precast.compilers.native import compile_or_freeze
+
+        return compile_or_freeze(graph_module, self, as_options(self.options))
+
+    def store(self, compiled: Any) -> bytes | None:
+        # A profile is told in terms of the programs, which are not stored; constants are known at the first call only.
+        options = as_options(self.options)
+        if options.profile or options.freeze:
+            return None
+        data: bytes = compiled.stored.to_bytes()
+        return data
+
+    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph:
+        from precast.compilers.native import restore_graph
+
+        return restore_graph(data, graph_module, as_options(self.options))
+
+    def store_alone(self, compiled: Any) -> bytes | None:
+        """What ``restore_alone`` needs to make ``compiled`` again without its graph; None if this one cannot be."""
+        from precast.compilers.native_graph_data import graph_data
+
+        return None if self.store(compiled) is None else graph_data(compiled, compiled.stored)
+
+    def restore_alone(self, data: bytes) -> StandaloneGraph:
+        content = json.loads(data)
+        stored = content["stored"]
+        if not stored["programs"]:
+            return graph_of(content, ())
+        store = open_store(as_options(self.options))
+        with store.held():
+            library = find_library(stored["library"], tuple(stored["needs"]), store=store)
+            return graph_of(content, _open_entries(library, stored))
+
+
+def _open_entries(library: Library, stored: Mapping[str, Any]) -> tuple[Entry, ...]:
+    """The entries of a library; what calls back into torch brings along the stage that knows how."""
+    if any(program["steps"] for program in stored["programs"]):
+        from precast.compilers.native import open_entries
+        from precast.compilers.native_stored import StoredGraph
+
+        return open_entries(library, StoredGraph.from_bytes(json.dumps(stored).encode()).programs)
+    model = open_library(library.path, needs=library.needs)
+    entries = (model[name] for name in model.entries)
+    return tuple(entry for entry in entries if isinstance(entry, Entry))
+
+
+class LaterDecompositions(Mapping[Any, Callable[..., Any]]):
+    """The table of the rules there are, made when first looked at; copied and pickled by making it again."""
+
+    @cached_property
+    def _table(self) -> Mapping[Any, Callable[..., Any]]:
+        from precast.compilers.native_decompositions import native_decompositions
+
+        return native_decompositions()
+
+    def __getitem__(self, operator: Any) -> Callable[..., Any]:
+        return self._table[operator]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __reduce__(self) -> tuple[type[LaterDecompositions], tuple[()]]:
+        return LaterDecompositions, ()
+
+
+@cache
+def _own_sources() -> str:
+    """A hash of the code that makes code: a checkout changes without its version changing."""
+    root = Path(__file__).parents[1]
+    paths = sorted(
+        path for folder in _MAKERS for path in (root / folder).rglob("*") if path.suffix in (".py", ".h", ".cpp")
+    )
+    return content_key(part for path in paths for part in (str(path.relative_to(root)), path.read_bytes()))
+
+
+BACKEND = Backend(
+    "native",
+    NativeCompiler(),
+    inference_compiler=NativeCompiler(is_for_inference=True),
+    partition_fn=min_cut_rematerialization_partition,
+    decompositions=LaterDecompositions(),
+)

@@ -1,0 +1,391 @@
+import os
+import random
+import time
+from collections import OrderedDict
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from precast.autograd import aot_function, aot_module
+from precast.options import Options
+from tests.autograd.stand_alone_compiler import StandAloneCompiler
+
+FACTOR = 2.0
+FACTORS = {"scale": 2.0}
+REGISTERED: set[type] = set()
+
+
+@pytest.fixture
+def options(tmp_path):
+    return Options(cache_directory=tmp_path / "cache")
+
+
+@pytest.fixture
+def start(options):
+    """``start(function, *args)``: compile as a new process would, check against eager; gives how many were traced."""
+
+    def run(function, *args, **kwargs):
+        compiler = StandAloneCompiler(options)
+        if isinstance(function, torch.nn.Module):
+            compiled = aot_module(function, compiler)
+        else:
+            compiled = aot_function(function, compiler)
+        torch.testing.assert_close(compiled(*args, **kwargs), function(*args, **kwargs))
+        assert bool(compiler.compiled) != bool(compiler.restored)
+        return compiler.compiled
+
+    return run
+
+
+def scaled(x):
+    return x * FACTOR
+
+
+def looked_up(x):
+    return x * FACTORS["scale"]
+
+
+def helper(x):
+    return x + 1
+
+
+def through_helper(x):
+    return helper(x).sin()
+
+
+class Scale(torch.nn.Module):
+    powers = (2,)
+
+    def __init__(self, factor=2.0):
+        super().__init__()
+        self.config = SimpleNamespace(factor=factor, names=["a", "b"])
+
+    def forward(self, x):
+        return x * self.config.factor ** self.powers[0] + self.offset()
+
+    def offset(self):
+        return 1.0
+
+
+class Child(Scale):
+    pass
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(OrderedDict(linear=torch.nn.Linear(3, 3), scale=Scale()))
+
+    def forward(self, x):
+        return {"out": F.relu(self.layers(x)), "last": (x.sum(), None, 3)}
+
+
+def ones():
+    return torch.linspace(-1, 1, 6).view(2, 3)
+
+
+def test_a_second_start_does_not_trace(start):
+    net = Net()
+    assert start(net, ones())
+    assert not start(net, ones())
+
+
+def test_a_module_made_alike_starts_with_what_was_compiled_for_another(start):
+    assert start(Net(), ones())
+    assert not start(Net(), ones())
+
+
+def test_gradients_come_from_the_restored_graphs(options):
+    net = Net()
+    expected = torch.autograd.grad(net(ones())["out"].sum(), list(net.parameters()))
+    for times_compiled in (2, 0):
+        compiler = StandAloneCompiler(options)
+        out = aot_module(net, compiler)(ones())["out"]
+        torch.testing.assert_close(torch.autograd.grad(out.sum(), list(net.parameters())), expected)
+        assert compiler.compiled == times_compiled
+
+
+def test_gradients_of_gradients_are_traced_when_asked_for(options):
+    def cube(x, power):
+        return (x**power).sum()
+
+    for _ in range(2):
+        compiler = StandAloneCompiler(options)
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        (gradient,) = torch.autograd.grad(aot_function(cube, compiler)(x, 3), x, create_graph=True)
+        (second,) = torch.autograd.grad(gradient.sum(), x)
+        torch.testing.assert_close(second, 6 * x.detach())
+    assert compiler.restored
+
+
+def test_updates_of_buffers_happen_after_a_restored_start(options):
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        norm, eager = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+        compiler = StandAloneCompiler(options)
+        aot_module(norm, compiler)(ones())
+        eager(ones())
+        torch.testing.assert_close(norm.running_mean, eager.running_mean)
+        assert norm.num_batches_tracked == 1
+        results.append(compiler.restored)
+    assert results == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.eval(),
+        lambda net: net.requires_grad_(False),
+        lambda net: setattr(net.layers.scale.config, "factor", 3.0),
+        lambda net: net.layers.scale.config.names.append("c"),
+        lambda net: setattr(net.layers.scale, "more", 1),
+        lambda net: setattr(net.layers, "scale", Child()),
+        lambda net: setattr(net.layers.scale, "offset", lambda: 5.0),
+    ],
+)
+def test_a_changed_module_is_traced(start, change):
+    net = Net()
+    start(net, ones())
+    change(net)
+    assert start(net, ones())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("FACTOR", 3.0),
+        ("FACTORS", {"scale": 3.0}),
+        ("helper", lambda x: x + 2),
+    ],
+)
+@pytest.mark.parametrize("function", [scaled, looked_up, through_helper])
+def test_changed_globals_are_traced_by_those_who_read_them(start, monkeypatch, name, value, function):
+    start(function, ones())
+    monkeypatch.setitem(globals(), name, value)
+    reads = {"FACTOR": scaled, "FACTORS": looked_up, "helper": through_helper}
+    assert bool(start(function, ones())) == (reads[name] is function)
+
+
+def test_contents_of_a_global_are_compared(start, monkeypatch):
+    start(looked_up, ones())
+    monkeypatch.setitem(FACTORS, "scale", 5.0)
+    assert start(looked_up, ones())
+
+
+def test_a_replaced_method_is_traced(start, monkeypatch):
+    start(Net(), ones())
+    monkeypatch.setattr(Scale, "offset", lambda self: 7.0)
+    assert start(Net(), ones())
+
+
+def test_a_method_that_hides_an_inherited_one_is_traced(start, monkeypatch):
+    start(Child(), ones())
+    monkeypatch.setattr(Child, "offset", lambda self: 7.0, raising=False)
+    assert start(Child(), ones())
+
+
+def test_a_changed_class_attribute_is_traced(start, monkeypatch):
+    start(Scale(), ones())
+    monkeypatch.setattr(Scale, "powers", (3,))
+    assert start(Scale(), ones())
+
+
+def test_a_replaced_function_of_torch_is_traced(start, monkeypatch):
+    start(Net(), ones())
+    monkeypatch.setattr(F, "relu", lambda x: x.abs())
+    assert start(Net(), ones())
+
+
+def test_a_replaced_method_of_tensors_is_traced(start, monkeypatch):
+    def run(x):
+        return x.doubled()
+
+    monkeypatch.setattr(torch.Tensor, "doubled", lambda self: self * 2, raising=False)
+    start(run, ones())
+    monkeypatch.setattr(torch.Tensor, "doubled", lambda self: self * 3, raising=False)
+    assert start(run, ones())
+
+
+def test_closures_and_defaults_are_compared(start):
+    def make(factor, default):
+        def run(x, more=default):
+            return x * factor + more
+
+        return run
+
+    assert start(make(2, 1), ones())
+    assert not start(make(2, 1), ones())
+    assert start(make(3, 1), ones())
+    assert start(make(2, 2), ones())
+
+
+def test_arguments_are_compared(start):
+    def run(x, other, factor=1, *, flags=()):
+        return x * other * factor + len(flags)
+
+    x = ones()
+    calls = [
+        ((x, ones()), {}),
+        ((x, x), {}),
+        ((x, ones()), {"factor": True}),
+        ((x, ones()), {"factor": 1.0}),
+        ((x, ones()), {"flags": (1, 2)}),
+        ((x, ones().t().contiguous().t()), {}),
+        ((x, ones().requires_grad_()), {}),
+        ((x.double(), ones()), {}),
+        ((x[:1], ones()), {}),
+    ]
+    assert all(start(run, *args, **kwargs) for args, kwargs in calls)
+    assert not any(start(run, *args, **kwargs) for args, kwargs in calls)
+
+
+def test_modes_around_the_call_are_compared(start):
+    assert start(scaled, ones())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert start(scaled, ones())
+    with torch.inference_mode():
+        assert start(scaled, ones())
+    assert not start(scaled, ones())
+
+
+def test_switches_of_torch_are_compared(start):
+    start(scaled, ones())
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert start(scaled, ones())
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def reads_environment(x):
+    return x * float(os.environ.get("SOME_FACTOR", "2"))
+
+
+def test_the_environment_counts_for_those_who_read_it(start, monkeypatch):
+    start(reads_environment, ones())
+    assert not start(reads_environment, ones())
+    monkeypatch.setenv("SOME_FACTOR", "3")
+    assert start(reads_environment, ones())
+
+
+def reads_clock(x):
+    return x + 0 * time.time()
+
+
+def draws(x):
+    return x + 0 * random.random()
+
+
+def reads_file(x):
+    with open(os.devnull) as file:
+        return x + len(file.read())
+
+
+def counts_calls(x):
+    global FACTOR
+    FACTOR = 2.0
+    return x * FACTOR
+
+
+@pytest.mark.parametrize("function", [reads_clock, draws, reads_file, counts_calls])
+def test_what_is_not_decided_by_code_and_inputs_is_traced_each_time(start, function):
+    assert start(function, ones())
+    assert start(function, ones())
+
+
+def registers(x):
+    if Scale not in REGISTERED:
+        REGISTERED.add(Scale)
+    return x + 1
+
+
+def test_what_the_program_itself_changes_is_compared_as_it_was_before(start):
+    REGISTERED.clear()
+    assert start(registers, ones())
+    REGISTERED.clear()
+    assert not start(registers, ones())
+
+
+def test_a_tensor_that_a_closure_holds_is_read_at_each_call(start):
+    weight = torch.ones(3)
+
+    def run(x):
+        return x * weight
+
+    assert start(run, ones())
+    weight = torch.full((3,), 5.0)
+    assert start(run, ones())
+
+
+def test_hooks_are_traced(start):
+    net = Net()
+    start(net, ones())
+    net.layers.linear.register_forward_hook(lambda module, args, output: output * 2)
+    assert start(net, ones())
+    assert start(net, ones())
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return backward_formula(gradient, *ctx.saved_tensors)
+
+
+def backward_formula(gradient, x):
+    return gradient * 2 * x
+
+
+def test_code_that_only_the_backward_runs_is_compared(options, monkeypatch):
+    def gradient():
+        x = torch.ones(2, requires_grad=True)
+        aot_function(lambda x: Square.apply(x).sum(), StandAloneCompiler(options))(x).backward()
+        return x.grad.tolist()
+
+    assert gradient() == [2, 2]
+    monkeypatch.setitem(globals(), "backward_formula", lambda gradient, x: gradient * 5 * x)
+    assert gradient() == [5, 5]
+
+
+def test_code_that_hooks_of_tensors_run_is_compared(options, monkeypatch):
+    def run(x):
+        y = x * 2
+        y.register_hook(lambda gradient: backward_formula(gradient, 1))
+        return y.sum()
+
+    def gradient():
+        x = torch.ones(2, requires_grad=True)
+        aot_function(run, StandAloneCompiler(options))(x).backward()
+        return x.grad.tolist()
+
+    assert gradient() == [4, 4]
+    monkeypatch.setitem(globals(), "backward_formula", lambda gradient, x: gradient * 5)
+    assert gradient() == [10, 10]
+
+
+class Quiet(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_under_someones_mode_calls_are_traced(options):
+    for _ in range(2):
+        compiler = StandAloneCompiler(options)
+        compiled = aot_function(scaled, compiler)
+        with Quiet():
+            compiled.compile_for(ones()) if hasattr(compiled, "compile_for") else compiled(ones())
+        assert compiler.compiled
+
+
+def test_outputs_that_alias_inputs_still_do(start):
+    x = ones()
+    assert start(lambda x: x.t(), x)
+    assert start(lambda x: x.t(), x)
