@@ -1,6 +1,7 @@
 """A file without its native code: torch interprets the program, and nothing of the code is touched."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import precast.runtime
 from precast.artifact.archive import write_archive
 from precast.artifact.package import open_package
 from precast.errors import InputTypeError, InputValueError
+
+STORED = sorted((Path(__file__).parent / "stored").glob("*.precast"))
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +76,32 @@ def test_numpy_has_no_bfloat16_and_that_is_said(tmp_path):
     for allow_native in (True, False):
         with pytest.raises(InputTypeError, match="numpy has no bfloat16"):
             precast.runtime.load(path, allow_native=allow_native)(np.ones(2, np.float32))
+
+
+def test_state_that_native_code_does_not_know_is_left_to_torch(tmp_path):
+    class WithComplex(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("phases", torch.ones(2, dtype=torch.complex64))
+            self.register_buffer("scale", torch.tensor(3.0))
+
+        def forward(self, x):
+            return x * self.scale
+
+    path = precast.package(WithComplex(), (torch.ones(2),), path=tmp_path / "m.precast")
+    for allow_native in (True, False):
+        model = precast.runtime.load(path, allow_native=allow_native)
+        assert list(model.state) == ["scale"]
+        assert model(torch.ones(2)).tolist() == [3, 3]
+    assert precast.load(path).state_dict["phases"].dtype is torch.complex64
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent / "stored").glob("*.precast")), ids=lambda path: path.stem
+)
+def test_files_of_every_version_still_load(path):
+    model = precast.runtime.load(path, allow_native=False)
+    assert all(check.passed for check in model.verify())
+    assert model({"x": torch.ones(3, 4)}, scale=torch.tensor(1.0))["rows"] == 3
+    with pytest.raises(precast.errors.ArtifactError, match="no native code"):
+        precast.runtime.load(path)

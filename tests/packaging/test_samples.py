@@ -15,16 +15,20 @@ from precast.errors import ArtifactError, InputTypeError, InputValueError
 from precast.runtime.verification import largest_error
 
 
+def changed_manifest(members, **changes):
+    """The manifest of these members, with right hashes and some keys changed."""
+    manifest = json.loads(members[MANIFEST]) | changes
+    manifest["files"] = {name: file_record(data)._asdict() for name, data in members.items() if name != MANIFEST}
+    return json.dumps(manifest, indent=1).encode()
+
+
 def rehashed(path, target, **changes):
     """The same file with some members changed, and the manifest's hashes with them."""
     content = {name: bytes(data) for name, data in open_package(path).members.items()}
     names = {"samples": SAMPLES, "weights": "weights.safetensors"}
     for key, change in changes.items():
         content[names[key]] = change(content[names[key]])
-    manifest = json.loads(content[MANIFEST])
-    manifest["files"] = {name: file_record(data)._asdict() for name, data in content.items() if name != MANIFEST}
-    content[MANIFEST] = json.dumps(manifest).encode()
-    write_archive(target, content)
+    write_archive(target, {**content, MANIFEST: changed_manifest(content)})
     return target
 
 

@@ -52,6 +52,12 @@ def aot_compile(
     With ``remove_runtime_assertions``, calls do not check what tracing assumed about sizes, beyond their ranges.
     With ``same_signature=False``, the loaded function takes the flat tensors of a call and gives flat tensors.
     ``disable_constraint_solver`` is accepted for calls written for PyTorch: here, nothing is solved.
+
+    >>> import precast, tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = aot_compile(torch.relu, (torch.ones(2),), options={"output_path": f"{folder}/relu.so"})
+    ...     precast.aot_load(path, "cpu")(torch.tensor([-1.0, 1.0]))
+    tensor([0., 1.])
     """
     chosen, output = _choices(options)
     exported = export(as_module(f), tuple(args), kwargs, dynamic_shapes=dynamic_shapes)

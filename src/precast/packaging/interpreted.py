@@ -54,7 +54,7 @@ class InterpretedEntry:
         inputs: list[Any] = []
         for spec in program.signature.inputs:
             if spec.kind is not InputKind.USER_INPUT:
-                inputs.append(self.state[self.state_names[str(spec.target)]])
+                inputs.append(self._state_tensor(str(spec.target)))
             elif isinstance(spec.arg, ConstantArgument):
                 inputs.append(spec.arg.value)
             else:
@@ -69,6 +69,12 @@ class InterpretedEntry:
             elif isinstance(result, torch.Tensor):
                 outputs.append(result.clone())
         return outputs
+
+    def _state_tensor(self, target: str) -> torch.Tensor:
+        """A tensor of the model's state, or one that only the program has: native code does not know its dtype."""
+        return (
+            self.state[self.state_names[target]] if target in self.state_names else self.exported.program.state[target]
+        )
 
 
 @dataclass(frozen=True)
@@ -102,8 +108,7 @@ def interpreted_entries(package: Package) -> tuple[list[InterpretedEntry], Torch
         if entry.program is None:
             raise damaged(f"the entry {entry.name!r} cannot be interpreted", "the file holds no program for it")
         exported = program_in(package, member=entry.program, check_weights=False)
-        targets = {str(s.target) for s in exported.program.signature.inputs if s.kind is not InputKind.USER_INPUT}
-        if not targets <= entry.state_names.keys() or not set(entry.state_names.values()) <= state.keys():
+        if not set(entry.state_names.values()) <= state.keys():
             raise damaged(f"the program of {entry.name!r} reads state that the file does not have", "names differ")
         entries.append(InterpretedEntry(entry.interface, exported, state, dict(entry.state_names)))
     return entries, TorchState(state)

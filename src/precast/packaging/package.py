@@ -46,6 +46,11 @@ class PreparedEntry:
     samples: list[Json]
     sample_tensors: Mapping[str, Weight]
 
+    def record(self, member: str) -> Json:
+        """What the manifest says, with the program in that member."""
+        parts: dict[str, Json] = {"state_names": dict(self.state_names), "samples": self.samples}
+        return packed_entry(describe_entry(self.code), call=self.call, program=member, **parts)
+
 
 def package(
     module_or_program_or_entries: Any,
@@ -71,6 +76,12 @@ def package(
     ``sign``: a private ed25519 key; the signature is written beside the file, under its name with ``.sig``.
 
     The same arguments and versions give the same bytes.
+
+    >>> import tempfile, precast.runtime
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = package(torch.nn.ReLU(), (torch.ones(2),), path=f"{folder}/relu.precast")
+    ...     precast.runtime.load(path)(torch.tensor([-1.0, 1.0]))
+    tensor([0., 1.])
     """
     chosen = build_targets(targets)
     key = None if sign is None else private_key(sign)
@@ -80,34 +91,29 @@ def package(
     storages = SharedStorages()
     prepared = {name: prepare_entry(name, program, storages, samples) for name, program in programs.items()}
     refuse_shared_updates(storages.state, {name for each in prepared.values() for name in each.code.updates.values()})
-    members: dict[str, Content] = {program_member(name, programs): each.program for name, each in prepared.items()}
-    if storages.examples:
-        members[f"{schema.EXAMPLES}.safetensors"] = weight_pieces(storages.examples)
-    sample_tensors = {name: tensor for each in prepared.values() for name, tensor in each.sample_tensors.items()}
-    if sample_tensors:
-        members[SAMPLES] = weight_pieces(sample_tensors)
     code, libraries = build_code([each.code for each in prepared.values()], storages, chosen, as_options(options))
     written = write_package(
         Path(path),
-        entries=[
-            packed_entry(
-                describe_entry(each.code),
-                call=each.call,
-                program=program_member(name, programs),
-                state_names=dict(each.state_names),
-                samples=each.samples,
-            )
-            for name, each in prepared.items()
-        ],
+        entries=[each.record(program_member(name, programs)) for name, each in prepared.items()],
         code=code,
         weights=storages.weights,
         state=storages.state,
-        members=members,
+        members=_members(prepared, storages),
         libraries=libraries,
         made_with={"precast": __version__, "torch": str(torch.__version__)},
     )
     write_signature(written, key)
     return written
+
+
+def _members(prepared: Mapping[str, PreparedEntry], storages: SharedStorages) -> dict[str, Content]:
+    """What is in the file besides code and weights."""
+    members: dict[str, Content] = {program_member(name, prepared): each.program for name, each in prepared.items()}
+    samples = {name: tensor for each in prepared.values() for name, tensor in each.sample_tensors.items()}
+    for name, tensors in ((f"{schema.EXAMPLES}.safetensors", storages.examples), (SAMPLES, samples)):
+        if tensors:
+            members[name] = weight_pieces(tensors)
+    return members
 
 
 def write_signature(path: Path, key: Any) -> None:

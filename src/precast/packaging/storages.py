@@ -37,7 +37,10 @@ class SharedStorages:
     state: dict[str, Json] = field(default_factory=dict)
 
     def add(self, entry: str, document: Document) -> tuple[dict[str, Json], dict[str, str]]:
-        """The document's content over the shared storages, and its names for the state → the model's."""
+        """The document's content over the shared storages, and its names for the state → the model's.
+
+        Tensors of dtypes that native code does not have are no part of the model's state: only torch can read them.
+        """
         moved = {
             f"{member}/{name}": self._store(entry, member, name, weight)
             for member, weights in document.members.items()
@@ -51,7 +54,7 @@ class SharedStorages:
             name: self._name(entry, name, record)
             for path, record in records.items()
             for member, _, name in [path.partition("/")]
-            if member in (STATE, CONSTANTS)
+            if member in (STATE, CONSTANTS) and record["dtype"] in _NATIVE_DTYPES
         }
         return {**document.content, "tensors": records}, names
 
@@ -86,7 +89,7 @@ class SharedStorages:
 def _state_record(record: Mapping[str, Any]) -> Json:
     return {
         "storage": record["storage"].partition("/")[2],
-        "dtype": _NATIVE_DTYPES.get(record["dtype"], record["dtype"]),
+        "dtype": _NATIVE_DTYPES[record["dtype"]],
         "shape": record["shape"],
         "strides": record["strides"],
         "offset": record["offset"],
