@@ -56,21 +56,24 @@ class SmallTransformer(nn.Module):
 
 def compile_and_compare(model: nn.Module, tokens: torch.Tensor) -> None:
     console.rule("1. Compile: native code for this machine")
-    compiled = precast.compile(model)
+    networks = {
+        "eager": model,
+        "compiled": precast.compile(model),
+        "compiled, frozen": precast.compile(model, options={"freeze": True}),
+    }
     with torch.no_grad():
-        started = time.perf_counter()
-        result = compiled(tokens)
-        console.print(
-            f"first call, with compiling: {time.perf_counter() - started:.1f} s (the next process finds it cached)"
-        )
-        eager = model(tokens)
         truth = copy.deepcopy(model).double()(tokens)
-        times = take_turns({"eager": lambda: model(tokens), "compiled": lambda: compiled(tokens)})
-    table = Table("", "a call", "largest error to float64")
-    for name, numbers in (("eager", eager), ("compiled", result)):
-        table.add_row(name, f"{times[name] * 1000:.2f} ms", f"{(numbers - truth).abs().max():.1e}")
+        first = {name: timed(lambda network=network: network(tokens)) for name, network in networks.items()}
+        errors = {name: (network(tokens) - truth).abs().max() for name, network in networks.items()}
+        times = take_turns({name: lambda network=network: network(tokens) for name, network in networks.items()})
+    table = Table("", "first call", "a call", "times as fast", "largest error to float64")
+    for name, seconds in times.items():
+        ratio = times["eager"] / seconds
+        table.add_row(name, f"{first[name]:.2f} s", f"{seconds * 1000:.2f} ms", f"{ratio:.2f}", f"{errors[name]:.1e}")
     console.print(table)
-    console.print(f"compiled is {times['eager'] / times['compiled']:.2f} times as fast as eager")
+    console.print(
+        "The first call compiles; the next process finds the code in the cache. Frozen takes the weights as constants."
+    )
 
 
 def train_both(model: nn.Module, tokens: torch.Tensor, steps: int = 4) -> None:
@@ -153,6 +156,12 @@ def in_child(code: str, argument: Path) -> tuple[float, str]:
     return min(times), done.stdout
 
 
+def timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
 def take_turns(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
     """The median call of each one's best slice; they take turns, so that other work on the machine counts for all."""
     best = dict.fromkeys(calls, float("inf"))
@@ -160,9 +169,7 @@ def take_turns(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
         for name, call in calls.items():
             times: list[float] = []
             while sum(times) < SLICE_SECONDS:
-                started = time.perf_counter()
-                call()
-                times.append(time.perf_counter() - started)
+                times.append(timed(call))
             best[name] = min(best[name], statistics.median(times))
     return best
 
