@@ -62,6 +62,15 @@ def test_inputs_may_have_any_strides(build_cache):
     assert_bullet_right(forward(*strange), [x, w, b, tangent])
 
 
+def test_inputs_may_lie_at_odd_addresses(build_cache):
+    memory = np.zeros(4 * 8 + 1, np.uint8)
+    x = memory[1:].view(np.float32)
+    x[:] = np.arange(8)
+    assert x.ctypes.data % 4
+    (result,) = compiled(lambda x: x * 2, torch.ones(8), cache=build_cache)(x)
+    assert result.tolist() == [2.0 * number for number in range(8)]
+
+
 def test_outputs_have_eagers_strides(build_cache):
     function = lambda x: (x * 2, x.t() + 1)  # noqa: E731
     x = torch.randn(3, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -58,8 +59,9 @@ _SIGNATURES: Mapping[str, tuple[object, ...]] = {
     "precast_write_state": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
 }  # fmt: skip
 
-# Descriptors of loaded code stay open: the loader knows libraries by path, so a path must not come to mean another.
-_LOADED_DESCRIPTORS: list[int] = []
+# Code that was loaded stays, and is used again for the same bytes: it has no state of its own. Descriptors stay open,
+# since the loader knows libraries by path, and a path must not come to mean another.
+_LOADED: dict[bytes, tuple[NativeLibrary, int]] = {}
 
 
 class NativeLibrary:
@@ -98,6 +100,9 @@ def load_library(path: Path) -> NativeLibrary:
 
 def load_library_bytes(code: bytes, *, name: str) -> NativeLibrary:
     """Load exactly these bytes: from memory that nobody can change between checking and loading."""
+    digest = hashlib.sha256(code).digest()
+    if digest in _LOADED:
+        return _LOADED[digest][0]
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(descriptor, "wb", closefd=False) as memory:
         memory.write(code)
@@ -106,7 +111,7 @@ def load_library_bytes(code: bytes, *, name: str) -> NativeLibrary:
     )
     try:
         library = load_library(Path(f"/proc/self/fd/{descriptor}"))
-        _LOADED_DESCRIPTORS.append(descriptor)
+        _LOADED[digest] = (library, descriptor)
         return library
     except (OSError, AttributeError) as problem:
         os.close(descriptor)

@@ -160,7 +160,7 @@ precast_status bind(state& state, const precast_tensor& source) {
     auto status = check_kind("weight", spec.name, spec.dtype, spec.rank, source);
     if (!status) status = check_shape("weight", spec.name, source, spec.shape);
     if (status) return status;
-    if (!spec.is_updated && has_strides(source, spec.shape, spec.strides)) {
+    if (!spec.is_updated && is_aligned(source) && has_strides(source, spec.shape, spec.strides)) {
         state.data = static_cast<char*>(start_of(source));
         return PRECAST_OK;
     }

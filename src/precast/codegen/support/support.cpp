@@ -52,7 +52,7 @@ struct place {
 precast_status arranged(const precast_tensor& tensor, const int64_t* shape, const int64_t* strides,
                         std::vector<memory>& copies, void** data) {
     *data = start_of(tensor);
-    if (has_strides(tensor, shape, strides)) return PRECAST_OK;
+    if (is_aligned(tensor) && has_strides(tensor, shape, strides)) return PRECAST_OK;
     const int64_t item_size = tensor.dtype.bits / 8;
     int64_t row_major[PRECAST_MAX_RANK];
     copies.push_back(allocate(extent_of(tensor.rank, shape, strides) * item_size));

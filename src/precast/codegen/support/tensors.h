@@ -74,6 +74,11 @@ inline bool has_strides(const precast_tensor& tensor, const int64_t* shape, cons
     return is_same || is_empty;
 }
 
+// Whether each element lies where its type may: memory that is mapped or handed over need not be so.
+inline bool is_aligned(const precast_tensor& tensor) {
+    return reinterpret_cast<uintptr_t>(start_of(tensor)) % static_cast<uintptr_t>(tensor.dtype.bits / 8) == 0;
+}
+
 inline void copy_elements(int32_t rank, const int64_t* shape, const char* from, const int64_t* from_strides, char* to,
                           const int64_t* to_strides, int64_t item_size) {
     if (rank == 0) {
