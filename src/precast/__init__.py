@@ -156,8 +156,8 @@ if TYPE_CHECKING:
     from precast.ir.program import Program as Program
     from precast.ops.decompositions import default_decompositions as default_decompositions
     from precast.options import Options as Options
-    from precast.packaging import aot_compile as aot_compile
-    from precast.packaging import package as package
+    from precast.packaging.aot_compile import aot_compile as aot_compile
+    from precast.packaging.package import package as package
     from precast.partition import default_partition as default_partition
     from precast.partition import min_cut_rematerialization_partition as min_cut_rematerialization_partition
     from precast.pipeline import functional_program as functional_program
