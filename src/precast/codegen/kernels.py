@@ -49,7 +49,8 @@ PARTS = 64
 SHORT = 8
 """A loop of up to this many iterations fills no vector."""
 LANES = 256
-"""How many iterations of an outer loop are carried through an inner loop together."""
+"""How many iterations of an outer loop are carried through an inner loop together, at most."""
+FEWEST_LANES = 64
 
 
 @dataclass(frozen=True)
@@ -218,11 +219,12 @@ class _KernelWriter:
     def lane_loop(self, loop: Loop, *, is_outermost: bool) -> list[str]:
         """The last variable in blocks, each block carried through the body as one vector."""
         *outer, variable = loop.variables
-        lanes = _Lanes(variable, *(self.namer.fresh(f"{variable.name}_{part}") for part in ("block", "lane", "lanes")))
+        block, lane, count_name = (self.namer.fresh(f"{variable.name}_{part}") for part in ("block", "lane", "lanes"))
+        lanes = _Lanes(variable, block, lane, count_name, _lane_count(variable.extent))
         extent = index_text(variable.extent)
-        count = f"const int64_t {lanes.count} = std::min<int64_t>({LANES}, {extent} - {lanes.block});"
+        count = f"const int64_t {lanes.count} = std::min<int64_t>({lanes.room}, {extent} - {lanes.block});"
         headers = [_header(each) for each in outer]
-        headers.append(f"for (int64_t {lanes.block} = 0; {lanes.block} < {extent}; {lanes.block} += {LANES}) {{")
+        headers.append(f"for (int64_t {lanes.block} = 0; {lanes.block} < {extent}; {lanes.block} += {lanes.room}) {{")
         inner = [count, *self.lane_body(loop.body, lanes)]
         for header in reversed(headers):
             inner = [header, *_indented(inner), "}"]
@@ -270,7 +272,7 @@ class _KernelWriter:
     def declare_lanes(self, accumulators: tuple[Accumulator, ...], lanes: _Lanes) -> list[str]:
         names = {each: self.namer.fresh(each.name) for each in accumulators}
         self.accumulators.update({each: f"{name}[{lanes.lane}]" for each, name in names.items()})
-        lines = [f"{CPP_TYPES[each.dtype]} {name}[{LANES}];" for each, name in names.items()]
+        lines = [f"{CPP_TYPES[each.dtype]} {name}[{lanes.room}];" for each, name in names.items()]
         start = [f"{self.accumulators[each]} = {neutral(each)};" for each in accumulators]
         return lines + (lanes.loop(start) if start else [])
 
@@ -310,12 +312,13 @@ class _KernelWriter:
 
 @dataclass(frozen=True)
 class _Lanes:
-    """A loop variable that runs as a vector across inner loops, and the names of its block, lane and lane count."""
+    """A loop variable that runs as a vector across inner loops; names of its block, lane and count; how many fit."""
 
     variable: Variable
     block: str
     lane: str
     count: str
+    room: int
 
     def loop(self, body: list[str]) -> list[str]:
         header = f"for (int64_t {self.lane} = 0; {self.lane} < {self.count}; ++{self.lane}) {{"
@@ -340,6 +343,14 @@ def _runs_along_outer(loop: Loop) -> bool:
                     score += coefficient_of(offset, loop.variables[-1]) == constant(1)
                     score -= strides[-1] == constant(1)
     return score > 0
+
+
+def _lane_count(extent: Index) -> int:
+    """Few enough for some blocks, since those run in parallel."""
+    if extent.constant is None:
+        return LANES // 2
+    quarter = -(-extent.constant // 64) * 16
+    return max(FEWEST_LANES, min(LANES, quarter))
 
 
 def _has_short_loops(loop: Loop) -> bool:
