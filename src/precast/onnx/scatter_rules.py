@@ -71,14 +71,13 @@ def _scatter_reduce(x: Any, index: Any, source: Any, *, axis: int, reduce: str, 
 
 
 def _neutral(reduce: str, data_type: ir.DataType) -> float:
-    if reduce in ("sum", "mean"):
-        return 0
-    if reduce == "prod":
-        return 1
-    kind = data_type.numpy()
-    largest = np.inf if np.issubdtype(kind, np.floating) else np.iinfo(kind).max
-    smallest = -np.inf if np.issubdtype(kind, np.floating) else np.iinfo(kind).min
-    return float(smallest) if reduce == "amax" else float(largest)
+    """What changes nothing when it is reduced with another number."""
+    if reduce not in ("amax", "amin"):
+        return int(reduce == "prod")
+    if np.issubdtype(data_type.numpy(), np.floating):
+        return -np.inf if reduce == "amax" else np.inf
+    ends = np.iinfo(data_type.numpy())
+    return int(ends.min if reduce == "amax" else ends.max)
 
 
 @rule("aten::diagonal_scatter")
