@@ -113,3 +113,28 @@ def test_dropout_draws_from_the_seed_in_the_state(tmp_path):
     assert torch.equal(model(x), first)
     assert torch.equal(precast.runtime.load(path)(x), first)
     assert model.verify() == ()
+
+
+def test_a_tensor_that_is_called_like_the_seed_is_refused(tmp_path):
+    class Clashing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.random = torch.nn.Module()
+            self.random.register_buffer("seed", torch.tensor(1.0))
+
+        def forward(self, x):
+            return torch.nn.functional.dropout(x, 0.5) * self.random.seed
+
+    with pytest.raises(precast.errors.InputValueError, match=r"of its own called 'random\.seed'"):
+        precast.package(Clashing(), (torch.ones(2),), path=tmp_path / "m.precast")
+
+
+def test_equal_copies_under_one_name_are_stored_once(tmp_path):
+    x = torch.randn(1, 2)
+    first = precast.export(torch.nn.Linear(2, 2), (x,))
+    precast.save(first, tmp_path / "program.pt2")
+    second = precast.load(tmp_path / "program.pt2")
+    path = precast.package({"a": first, "b": second}, path=tmp_path / "m.precast")
+    model = precast.runtime.load(path)
+    assert list(model.state) == ["weight", "bias"]
+    assert torch.equal(model["a"](x), model["b"](x))

@@ -6,7 +6,6 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,9 @@ from precast.codegen.describe import describe_entry
 from precast.codegen.generate import generate
 from precast.codegen.host import Embedded
 from precast.export.export import export
-from precast.export.serialize.document import to_document
 from precast.options import Options, as_options
-from precast.packaging.calls import call_to_json
 from precast.packaging.entries import DEFAULT_NAME, as_module
-from precast.packaging.native_program import RANDOM_SEED, native_program
-from precast.packaging.package import own_copy, stored_places
+from precast.packaging.package import prepare_entry, stored_places
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
 from precast.packaging.targets import NATIVE, build_targets
 
@@ -62,16 +58,9 @@ def aot_compile(
     chosen, output = _choices(options)
     exported = export(as_module(f), tuple(args), kwargs, dynamic_shapes=dynamic_shapes)
     storages = SharedStorages()
-    document = to_document(exported)
-    _, state_names = storages.add(DEFAULT_NAME, document)
-    copy = own_copy(document)
-    native = native_program(copy, name=DEFAULT_NAME, state_names=state_names)
-    if native.draws:
-        storages.add_number(RANDOM_SEED)
-    refuse_shared_updates(storages.state, set(native.entry.updates.values()))
-    entry = native.entry if not remove_runtime_assertions else replace(native.entry, conditions=())
-    call = call_to_json(copy, native.sizes, native.outputs, checks_sizes=not remove_runtime_assertions)
-    described = packed_entry(describe_entry(entry), call=call if same_signature else None)
+    prepared = prepare_entry(DEFAULT_NAME, exported, storages, False, checks_sizes=not remove_runtime_assertions)
+    refuse_shared_updates(storages.state, set(prepared.code.updates.values()))
+    described = packed_entry(describe_entry(prepared.code), call=prepared.call if same_signature else None)
     (target,) = build_targets([NATIVE])
     manifest = _manifest(described, storages, target.features)
     store = open_store(chosen)
@@ -80,7 +69,7 @@ def aot_compile(
         with weights.open("wb") as file:
             file.writelines(weight_pieces(storages.weights) if storages.weights else [])
         embedded = Embedded(WEIGHTS_SYMBOL, weights.stat().st_size, manifest)
-        sources = generate([entry], storages=stored_places(storages.state), embedded=embedded)
+        sources = generate([prepared.code], storages=stored_places(storages.state), embedded=embedded)
         data = {WEIGHTS_SYMBOL: weights} if storages.weights else {}
         path = output or _default_path(chosen, [unit.text for unit in sources.units], weights)
         build_file(sources, path, store=store, compiler=chosen.compiler, data=data)

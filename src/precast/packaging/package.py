@@ -125,20 +125,23 @@ def write_signature(path: Path, key: Any) -> None:
         beside.write_bytes(sign_manifest(open_package(path).manifest_bytes, key))
 
 
-def prepare_entry(name: str, exported: ExportedProgram, storages: SharedStorages, samples: object) -> PreparedEntry:
+def prepare_entry(
+    name: str, exported: ExportedProgram, storages: SharedStorages, samples: object, *, checks_sizes: bool = True
+) -> PreparedEntry:
     """Lower one program over the storages that it shares with the others."""
     document = to_document(exported)
     content, state_names = storages.add(name, document)
     copy = own_copy(document)
     native = native_program(copy, name=name, state_names=state_names)
-    if native.draws and RANDOM_SEED not in storages.state:
+    if native.draws:
         storages.add_number(RANDOM_SEED)
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    call = call_to_json(copy, native.sizes, native.outputs)
+    call = call_to_json(copy, native.sizes, native.outputs, checks_sizes=checks_sizes)
+    code = native.entry if checks_sizes else replace(native.entry, conditions=())
     # What a program gives that draws random numbers is not known to torch, which draws others.
     calls = [] if native.draws else calls_to_sample(samples, name, exported)
     kept, tensors = entry_samples(name, exported, native.outputs, calls)
-    return PreparedEntry(native.entry, text.encode(), call, state_names, kept, tensors)
+    return PreparedEntry(code, text.encode(), call, state_names, kept, tensors)
 
 
 def own_copy(document: Document) -> ExportedProgram:

@@ -35,6 +35,11 @@ class SharedStorages:
     weights: dict[str, Weight] = field(default_factory=dict)
     examples: dict[str, Weight] = field(default_factory=dict)
     state: dict[str, Json] = field(default_factory=dict)
+    _numbers: set[str] = field(default_factory=set)
+    # Storages are known by their address, which must not come to mean another: those seen stay.
+    _seen: list[Weight] = field(default_factory=list)
+    _paths: dict[tuple[object, ...], str] = field(default_factory=dict)
+    _names: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     def add(self, entry: str, document: Document) -> tuple[dict[str, Json], dict[str, str]]:
         """The document's content over the shared storages, and its names for the state → the model's.
@@ -59,31 +64,45 @@ class SharedStorages:
         return {**document.content, "tensors": records}, names
 
     def add_number(self, name: str) -> None:
-        """One more piece of state: a whole number, which starts at 0."""
+        """One more piece of state, which entries may share: a whole number that starts at 0."""
+        if name in self._numbers:
+            return
+        if name in self.state or name in self.weights:
+            raise InputValueError(
+                f"The model has a tensor of its own called {name!r}.",
+                why="that is what a packaged model calls the seed of its random numbers",
+                fix="Give the tensor another name in the module.",
+            )
         weight = Weight("i64", np.zeros((), np.int64))
+        self._numbers.add(name)
         self.weights[name] = weight
         self.state[name] = whole_weight(name, weight)
 
     def _store(self, entry: str, member: str, name: str, weight: Weight) -> str:
         """Keep a storage, unless it is there; gives its path."""
-        home = self.examples if member == EXAMPLES else self.weights
-        path = EXAMPLES if member == EXAMPLES else STATE
-        for known, other in home.items():
-            if _is_same_memory(weight, other) or (known == name and _has_same_content(weight, other)):
-                return f"{path}/{known}"
-        kept = name if name not in home else f"{entry}.{name}"
-        assert kept not in home, f"two storages are called {kept}"
-        home[kept] = weight
-        return f"{path}/{kept}"
+        home, folder = (self.examples, EXAMPLES) if member == EXAMPLES else (self.weights, STATE)
+        start = weight.carrier.__array_interface__["data"][0]
+        # Nothing has an address that means anything: empty tensors are told apart by name.
+        memory = (folder, weight.dtype, weight.carrier.nbytes, start if weight.carrier.nbytes else name)
+        self._seen.append(weight)
+        if memory not in self._paths:
+            kept = name
+            if name in home and not _has_same_content(weight, home[name]):
+                kept = f"{entry}.{name}"
+            assert kept == name or kept not in home, f"two storages are called {kept}"
+            home.setdefault(kept, weight)
+            self._paths[memory] = f"{folder}/{kept}"
+        return self._paths[memory]
 
     def _name(self, entry: str, name: str, record: Any) -> str:
-        made = _state_record(record)
-        for known, other in self.state.items():
-            if other == made:
-                return known
-        kept = name if name not in self.state else f"{entry}.{name}"
-        self.state[kept] = made
-        return kept
+        """The model's name for a tensor; other tensors of the same name get the entry's before it."""
+        made: Any = _state_record(record)
+        place = tuple(tuple(part) if isinstance(part, list) else part for part in made.values())
+        if place not in self._names:
+            kept = name if name not in self.state else f"{entry}.{name}"
+            self.state[kept] = made
+            self._names[place] = kept
+        return self._names[place]
 
 
 def _state_record(record: Mapping[str, Any]) -> Json:
@@ -94,13 +113,6 @@ def _state_record(record: Mapping[str, Any]) -> Json:
         "strides": record["strides"],
         "offset": record["offset"],
     }
-
-
-def _is_same_memory(one: Weight, other: Weight) -> bool:
-    arrays = (one.carrier, other.carrier)
-    starts = [array.__array_interface__["data"][0] for array in arrays]
-    sizes = [array.nbytes for array in arrays]
-    return one.dtype == other.dtype and starts[0] == starts[1] and sizes[0] == sizes[1] > 0
 
 
 def _has_same_content(one: Weight, other: Weight) -> bool:
