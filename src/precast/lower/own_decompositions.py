@@ -1,0 +1,118 @@
+"""Operators that torch does not take apart, in terms of others: mostly gradients, which fuse into a loop or two.
+
+Each function computes what the operator of its name computes, and takes its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from precast.lower.grid_sampling import grid_sampler_2d_backward
+from precast.ops.decompositions import DecompositionTable
+
+_aten = torch.ops.aten
+_MEAN = 1
+
+
+def addbmm(source: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    if not source.is_floating_point():
+        beta, alpha = int(beta), int(alpha)
+    product = torch.bmm(batch1, batch2).sum(0, dtype=source.dtype)
+    product = product if alpha == 1 else product * alpha
+    # A factor of 0 silences NaN and infinity.
+    return product if beta == 0 else product + (source if beta == 1 else source * beta)
+
+
+def trilinear(
+    i1: Tensor, i2: Tensor, i3: Tensor, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int],
+    sumdim: Sequence[int], unroll_dim: int = 1,
+) -> Tensor:  # fmt: skip
+    factors = []
+    for factor, expanded in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        for dim in sorted(expanded):
+            factor = factor.unsqueeze(dim)
+        factors.append(factor)
+    product = factors[0] * factors[1] * factors[2]
+    return product.sum(tuple(sumdim)) if sumdim else product
+
+
+def _distance_slope(difference: Tensor, distance: Tensor, p: float) -> Tensor:
+    """How a distance changes with a coordinate's difference; nothing where two points meet."""
+    if p == 0:
+        return torch.zeros_like(difference)
+    if p == 1:
+        return difference.sign()
+    if p == float("inf"):
+        return difference.sign() * (difference.abs() == distance)
+    is_apart = distance != 0
+    safe = torch.where(is_apart, distance, 1)
+    if p == 2:
+        return torch.where(is_apart, difference / safe, 0)
+    slope = difference.sign() * (difference.abs() / safe).pow(p - 1)
+    return torch.where(is_apart & (difference != 0), slope, 0)
+
+
+def cdist_backward(gradient: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
+    difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    slope = _distance_slope(difference, cdist.unsqueeze(-1), p)
+    return (gradient.unsqueeze(-1) * slope).sum(-2).sum_to_size(x1.shape)
+
+
+def pdist_backward(gradient: Tensor, source: Tensor, p: float, pdist: Tensor) -> Tensor:
+    count = source.shape[0]
+    if pdist.shape[0] == 0:
+        return torch.zeros_like(source)
+    number = torch.arange(count)
+    low, high = torch.minimum(number[:, None], number), torch.maximum(number[:, None], number)
+    # Pairs are counted row by row; a point and itself are no pair, and the difference makes that 0.
+    pair = (low * count - low * (low + 1) // 2 + high - low - 1).clamp(0, pdist.shape[0] - 1)
+    difference = source[:, None] - source[None]
+    slope = _distance_slope(difference, pdist[pair].unsqueeze(-1), p)
+    return (gradient[pair].unsqueeze(-1) * slope).sum(1)
+
+
+def multi_margin_loss_backward(
+    gradient: Tensor, source: Tensor, target: Tensor, p: float, margin: float, weight: Tensor | None = None,
+    reduction: int = 1,
+) -> Tensor:  # fmt: skip
+    rows = source.reshape(1, -1) if source.ndim < 2 else source
+    wanted = target.reshape(-1, 1)
+    distance = margin - rows.gather(1, wanted) + rows
+    classes = torch.arange(rows.shape[1])
+    is_other = (distance > 0) & (classes != wanted)
+    share = torch.ones_like(distance) if p == 1 else 2 * distance
+    share = share if weight is None else share * weight[wanted]
+    share = torch.where(is_other, share, 0) / (rows.numel() if reduction == _MEAN else rows.shape[1])
+    result = torch.where(classes == wanted, -share.sum(1, keepdim=True), share)
+    scale = gradient.reshape(-1, 1) if gradient.ndim else gradient
+    return (result * scale).reshape(source.shape)
+
+
+def multilabel_margin_loss_backward(
+    gradient: Tensor, source: Tensor, target: Tensor, reduction: int, is_target: Tensor
+) -> Tensor:
+    rows, wanted, known = (each.reshape(1, -1) if source.ndim < 2 else each for each in (source, target, is_target))
+    # Targets count up to the first that is negative.
+    is_wanted = (wanted < 0).to(torch.int64).cumsum(1) == 0
+    places = wanted.clamp(min=0)
+    distance = 1 - rows.gather(1, places).unsqueeze(2) + rows.unsqueeze(1)
+    is_close = is_wanted.unsqueeze(2) & (known.unsqueeze(1) == 0) & (distance > 0)
+    pairs = is_close.to(source.dtype)
+    result = pairs.sum(1).scatter_add(1, places, -pairs.sum(2))
+    result = result / (rows.numel() if reduction == _MEAN else rows.shape[1])
+    scale = gradient.reshape(-1, 1) if gradient.ndim else gradient
+    return (result * scale).reshape(source.shape)
+
+
+OWN_DECOMPOSITIONS: DecompositionTable = {
+    _aten._cdist_backward.default: cdist_backward,
+    _aten._pdist_backward.default: pdist_backward,
+    _aten._trilinear.default: trilinear,
+    _aten.addbmm.default: addbmm,
+    _aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward,
+    _aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
+    _aten.multilabel_margin_loss_backward.default: multilabel_margin_loss_backward,
+}

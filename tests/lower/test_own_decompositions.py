@@ -1,0 +1,70 @@
+"""Operators taken apart by rules of our own: each gives what torch's operator gives."""
+
+import itertools
+
+import pytest
+import torch
+
+from precast.lower.own_decompositions import OWN_DECOMPOSITIONS
+from tests.lower.cases import floats
+
+aten = torch.ops.aten
+
+IMAGE, TANGENT = floats(2, 3, 6, 7), floats(2, 3, 4, 5, seed=1)
+GRID = floats(2, 4, 5, 2, seed=2)
+LEFT, RIGHT = floats(2, 4, 3), floats(2, 5, 3, seed=1)
+CASES = {
+    "addbmm": (aten.addbmm.default, [floats(3, 5), floats(2, 3, 4), floats(2, 4, 5)], {"beta": 0.5, "alpha": 2}),
+    "addbmm_of_whole_numbers": (
+        aten.addbmm.default,
+        [torch.ones(3, 5, dtype=torch.int64), torch.ones(2, 3, 4).long(), torch.ones(2, 4, 5).long()],
+        {"beta": 2, "alpha": 3},
+    ),
+    "addbmm_without": (
+        aten.addbmm.default,
+        [torch.full((3, 5), torch.nan), floats(2, 3, 4), floats(2, 4, 5)],
+        {"beta": 0},
+    ),
+    "trilinear": (
+        aten._trilinear.default,
+        [floats(2, 3), floats(4, 3, 5), floats(2, 5), [1, 3], [0], [1, 2], [2, 3]],
+        {},
+    ),
+    "multi_margin": (
+        aten.multi_margin_loss_backward.default,
+        [torch.tensor(2.0), floats(4, 5), torch.tensor([0, 4, 2, 2]), 2, 0.5, floats(5).abs(), 1],
+        {},
+    ),
+    "multi_margin_of_each": (
+        aten.multi_margin_loss_backward.default,
+        [floats(4, seed=3), floats(4, 5), torch.tensor([0, 4, 2, 2]), 1, 1.0, None, 0],
+        {},
+    ),
+}
+for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, float("inf")):
+    distances = torch.cdist(LEFT, RIGHT, p=p)
+    CASES[f"cdist_{p}"] = (aten._cdist_backward.default, [floats(2, 4, 5), LEFT, RIGHT, p, distances], {})
+    pairs = torch.pdist(LEFT[0], p=p)
+    CASES[f"pdist_{p}"] = (aten._pdist_backward.default, [floats(6), LEFT[0], p, pairs], {})
+for mode, padding, corners in itertools.product(range(3), range(3), (False, True)):
+    CASES[f"grid_{mode}_{padding}_{corners}"] = (
+        aten.grid_sampler_2d_backward.default,
+        [TANGENT, IMAGE, GRID, mode, padding, corners, [True, True]],
+        {},
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_parts_give_what_the_operator_gives(name):
+    operator, arguments, choices = CASES[name]
+    torch.testing.assert_close(
+        OWN_DECOMPOSITIONS[operator](*arguments, **choices), operator(*arguments, **choices), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_labels_up_to_the_first_negative_count():
+    source, target = floats(3, 4), torch.tensor([[1, 2, -1, 3], [0, -1, 2, 1], [3, 2, 1, 0]])
+    _, is_target = aten.multilabel_margin_loss_forward(source, target, 1)
+    arguments = (torch.tensor(2.0), source, target, 1, is_target)
+    operator = aten.multilabel_margin_loss_backward.default
+    torch.testing.assert_close(OWN_DECOMPOSITIONS[operator](*arguments), operator(*arguments))
