@@ -19,6 +19,7 @@ def describe() -> dict[str, str]:
         "processor": f"{model}, {len(os.sched_getaffinity(0))} cores, {' '.join(vectors)}",
         "memory": f"{memory:.0f} GiB",
         "system": f"{platform.system()} {platform.release().split('-')[0]}, Python {platform.python_version()}",
+        "load before the run": load_now(),
         **{name: version for name in PACKAGES if (version := _version(name))},
     }
 
