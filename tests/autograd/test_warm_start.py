@@ -389,3 +389,29 @@ def test_outputs_that_alias_inputs_still_do(start):
     x = ones()
     assert start(lambda x: x.t(), x)
     assert start(lambda x: x.t(), x)
+
+
+class Unruly:
+    @property
+    def __dict__(self):
+        raise ReferenceError("gone")
+
+
+class Chain:
+    def __init__(self, rest):
+        self.rest = rest
+
+
+def nested(depth):
+    chain = None
+    for _ in range(depth):
+        chain = Chain(chain)
+    return chain
+
+
+@pytest.mark.parametrize("make", [Unruly, lambda: nested(5000), lambda: iter(()), lambda: (x for x in ())])
+def test_a_module_that_holds_what_cannot_be_compared_is_traced(start, make):
+    module = Scale()
+    module.held = make()
+    assert start(module, ones())
+    assert start(module, ones())

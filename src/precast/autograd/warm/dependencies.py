@@ -15,7 +15,7 @@ from typing import Any
 
 from precast.autograd.size_names import Indescribable
 from precast.autograd.warm.code_identity import inner_code
-from precast.autograd.warm.description import Description, is_trusted
+from precast.autograd.warm.description import Description, is_trusted, refusing_unruly
 from precast.tracing.executed_code import Executed
 
 Dependency = tuple[str, str]
@@ -62,8 +62,9 @@ class DependencyRecorder:
             return
         self._executed.append(executed)
         try:
-            for dependency in _dependencies(executed):
-                self._note(dependency)
+            with refusing_unruly():
+                for dependency in _dependencies(executed):
+                    self._note(dependency)
         except Indescribable as failure:
             self.failure = failure
 
@@ -80,8 +81,9 @@ class DependencyRecorder:
         """Describe what is left. Raises Indescribable if anything cannot be compared."""
         if self.failure is not None:
             raise self.failure
-        describe([each for each in self.code if each != ENVIRONMENT], self._description)
-        _check_compared(self._executed, self._description)
+        with refusing_unruly():
+            describe([each for each in self.code if each != ENVIRONMENT], self._description)
+            _check_compared(self._executed, self._description)
 
 
 def is_code(value: Any) -> bool:

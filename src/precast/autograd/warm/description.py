@@ -17,7 +17,8 @@ import sys
 import threading
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -41,8 +42,27 @@ _UNTOLD = frozenset({
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__abstractmethods__",
     "_abc_impl", "__parameters__", "__orig_bases__", "__firstlineno__", "__static_attributes__", "__annotate__",
 })  # fmt: skip
-_MOST_PARTS = 500_000
+_MOST_PARTS = 200_000
+_DEEPEST = 100
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+@contextmanager
+def refusing_unruly() -> Iterator[None]:
+    """Objects whose own code fails when they are looked at cannot be described, and that is all there is to it."""
+    try:
+        yield
+    except (
+        ArithmeticError,
+        AttributeError,
+        ImportError,
+        LookupError,
+        ReferenceError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as e:
+        raise Indescribable(f"an object that does not let itself be looked at: {type(e).__name__}: {e}") from e
 
 
 class Description:
@@ -53,7 +73,7 @@ class Description:
         self._numbers: dict[int, int] = {}
         # Kept alive, so that identities stay their own.
         self._kept: list[object] = []
-        self._parts = 0
+        self._parts = self._depth = 0
         self.functions: dict[int, types.FunctionType] = {}
         """Every function that was compared with all that it holds; of others only the code was."""
         self.opaque: set[str] = set()
@@ -120,7 +140,13 @@ class Description:
             return
         self._numbers[id(value)] = len(self._kept)
         self._kept.append(value)
-        describe(value)
+        if self._depth > _DEEPEST:
+            raise Indescribable("objects that are nested too deeply")
+        self._depth += 1
+        try:
+            describe(value)
+        finally:
+            self._depth -= 1
 
     def _function(self, function: types.FunctionType) -> None:
         self.word(f"function {function.__module__} {function.__qualname__}")

@@ -13,7 +13,7 @@ from precast.autograd.graph_names import Compilation
 from precast.autograd.size_names import Indescribable
 from precast.autograd.warm.call_identity import describe_call
 from precast.autograd.warm.dependencies import ENVIRONMENT, Dependency, DependencyRecorder, describe
-from precast.autograd.warm.description import Description
+from precast.autograd.warm.description import Description, refusing_unruly
 from precast.autograd.warm.stored_variant import StandAloneCompiler, compilers_by_kind, variant_data, variant_of
 from precast.autograd.warm.surroundings import environment
 from precast.cache import Store, open_store
@@ -49,7 +49,8 @@ class WarmStart:
         content = json.loads(found)
         now = self._description.copy()
         try:
-            _describe_all(content, now)
+            with refusing_unruly():
+                _describe_all(content, now)
             if now.hexdigest() == content["digest"]:
                 return variant_of(content["variant"], self._compilers, compilation, second_order)
             _log.info("traced again, since code or data that the program reads have changed")
@@ -109,7 +110,8 @@ def warm_start(
     if able is None:
         return None
     try:
-        description = describe_call(function, values, circumstances, compilers)
+        with refusing_unruly():
+            description = describe_call(function, values, circumstances, compilers)
     except Indescribable as reason:
         _log.info("traced, since the call depends on %s", reason)
         return None
