@@ -122,6 +122,21 @@ def test_a_manifest_that_lies_is_refused(members, lie):
         precast.runtime.load(with_manifest(members, LIES[lie]))
 
 
+ABOUT_CODE = {"target is the program", "target without file", "library", "library path", "file hash", "file size"}
+HARMLESS = {"input shape", "output shape", "entry name", "state dtype"} | ABOUT_CODE
+
+
+@pytest.mark.usefixtures("never_loads_code")
+@pytest.mark.parametrize("lie", sorted(LIES.keys()))
+def test_a_manifest_that_lies_is_refused_or_harmless_without_native_code(members, lie):
+    try:
+        model = precast.runtime.load(with_manifest(members, LIES[lie]), allow_native=False)
+    except ArtifactError:
+        return
+    assert lie in HARMLESS
+    assert next(iter(model.entries)) in ("forward", "other")
+
+
 @pytest.mark.usefixtures("never_loads_code")
 @pytest.mark.parametrize("name", [CODE, MANIFEST])
 def test_every_flipped_bit_in_code_or_manifest_is_found_before_code_is_loaded(members, name):

@@ -171,9 +171,14 @@ def open_package(source: Path | bytes | memoryview, *, writable: bool = False) -
     if MANIFEST not in members or len(members[MANIFEST]) > MAX_MANIFEST:
         raise damaged("the file has no manifest", f"{MANIFEST} is missing or too large")
     package = Package(parse_manifest(bytes(members[MANIFEST])), members)
-    unknown = set(members) - set(package.manifest.files) - {MANIFEST}
+    unknown, missing = (
+        set(members) - set(package.manifest.files) - {MANIFEST},
+        set(package.manifest.files) - set(members),
+    )
     if unknown:
         raise damaged(f"the file holds {', '.join(sorted(unknown))}", "the manifest does not name it")
+    if missing:
+        raise damaged(f"the file has no {', '.join(sorted(missing))}", "the manifest names it")
     return package
 
 

@@ -17,7 +17,9 @@ from precast.artifact.weights import Weight
 from precast.errors import InputTypeError
 from precast.export.load import program_in
 from precast.export.program import ExportedProgram
+from precast.ir.node_meta import value_of
 from precast.ir.signature import ConstantArgument, InputKind
+from precast.ir.tensor_spec import dtype_name
 from precast.packaging.native_program import STATE_UPDATES
 from precast.packaging.samples import as_weight
 from precast.runtime.tensors import Tensor, is_torch_tensor
@@ -110,13 +112,36 @@ def interpreted_entries(package: Package) -> tuple[list[InterpretedEntry], Torch
         exported = program_in(package, member=entry.program, check_weights=False)
         if not set(entry.state_names.values()) <= state.keys():
             raise damaged(f"the program of {entry.name!r} reads state that the file does not have", "names differ")
+        _check_interface(entry.interface, exported)
         entries.append(InterpretedEntry(entry.interface, exported, state, dict(entry.state_names)))
     return entries, TorchState(state)
 
 
+def _check_interface(interface: EntryDescription, exported: ExportedProgram) -> None:
+    """A manifest must describe its program: which tensors are passed, which come back, of which dtypes and ranks."""
+    program = exported.program
+    inputs = [
+        value_of(node)
+        for spec, node in zip(program.signature.inputs, program.placeholders, strict=True)
+        if spec.kind is InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument)
+    ]
+    outputs = [
+        value_of(result)
+        for spec, result in zip(program.signature.outputs, program.results, strict=True)
+        if spec.kind not in STATE_UPDATES and isinstance(result, fx.Node) and isinstance(value_of(result), torch.Tensor)
+    ]
+    for described, values in ((interface.inputs, inputs), (interface.outputs, outputs)):
+        if [(each.dtype, len(each.shape)) for each in described] != list(map(_kind, values)):
+            raise damaged(f"the manifest describes another entry {interface.name!r} than its program", "tensors differ")
+
+
+def _kind(value: object) -> tuple[str, int]:
+    return (dtype_name(value.dtype), value.dim()) if isinstance(value, torch.Tensor) else ("i64", 0)
+
+
 def _is_size(exported: ExportedProgram, name: str) -> bool:
     (node,) = (node for node in exported.program.placeholders if node.name == name)
-    return isinstance(node.meta["val"], torch.SymInt)
+    return isinstance(value_of(node), torch.SymInt)
 
 
 def _as_torch(weight: Weight) -> torch.Tensor:

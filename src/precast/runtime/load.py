@@ -46,6 +46,12 @@ def load(
     """
     _check_threads(threads)
     package = _opened(source, writable=not allow_native)
+    if not package.manifest.entries:
+        raise ArtifactError(
+            "the file has nothing to call",
+            why="it holds no entries; a program that was saved is not compiled",
+            fix="package it: precast.package(precast.load(path), path='model.precast')",
+        )
     if require_signature is not None:
         check_signature(package.manifest_bytes, _signature(source, signature), require_signature)
     if check_weights or (check_weights is None and require_signature is not None):
