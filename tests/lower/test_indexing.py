@@ -35,6 +35,7 @@ CASES = {
         lambda x, mask, value: x.index_put((mask,), value), [floats(4, 3), CHOSEN, torch.tensor(2.5)]),
     "as_strided_scatter": (
         lambda x, part: x.as_strided_scatter(part, (2, 3), (6, 2), 1), [floats(4, 6), floats(2, 3, seed=1)]),
+    "gather_nothing": (lambda x, i: x.gather(0, i), [floats(4), torch.zeros(1, 0, dtype=torch.int64)]),
     "take": (torch.take, [floats(4, 3), torch.tensor([[0, 11], [-1, -12]])]),
     "take_zero_dim": (torch.take, [floats(4, 3), torch.tensor(5)]),
     "put": (torch.put, [floats(4, 3), torch.tensor([0, 11, -2]), floats(3, seed=1)]),

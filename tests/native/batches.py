@@ -18,9 +18,11 @@ from precast.codegen.generate import generate
 from precast.compilers.interpreted import interpret
 from precast.compilers.native import called_back, lower_segments, open_entries
 from precast.compilers.native_call import CompiledGraph
+from precast.compilers.native_random import draw_from_streams
 from precast.compilers.native_split import SplitGraph, split_graph
 from precast.errors import BuildError
 from precast.ir.loops.program import FallbackStep
+from precast.ops.random import random_seed
 
 FLAGS = ("-O1", "-fno-tree-vectorize")
 """Loops of a few iterations run once: what counts is how long they take to compile."""
@@ -32,12 +34,13 @@ Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 class Recording:
     """The graphs of one case, in the order in which they were compiled."""
 
+    draws_natively: bool = False
     graphs: list[SplitGraph] = field(default_factory=list)
     entries: list[list[ProgramEntry]] = field(default_factory=list)
 
     def compiler(self, prefix: str) -> Compiler:
         def record(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-            split = split_graph(graph_module)
+            split = split_graph(draw_from_streams(graph_module) if self.draws_natively else graph_module)
             entries = lower_segments(split, prefix=f"{prefix}_{len(self.graphs)}")
             generate(entries)  # what cannot be written is told of this case, not of all
             self.entries.append(entries)
@@ -51,19 +54,23 @@ class Recording:
         programs = [entry.program for entries in self.entries for entry in entries]
         steps = [step for program in programs for step in program.steps if isinstance(step, FallbackStep)]
         left = [node for graph in self.graphs for segment in graph.segments if not segment.is_native
-                for node in segment.nodes]  # fmt: skip
+                for node in segment.nodes if node.target is not random_seed]  # fmt: skip
         return {step.operator for step in steps} | {str(node.target) for node in left}
 
 
 class Batch:
-    """Cases by name; ``add`` all, ``build``, then take each one's compiler."""
+    """Cases by name; ``add`` all, ``build``, then take each one's compiler.
 
-    def __init__(self) -> None:
+    Random numbers are eager's, to be compared, unless `draws_natively`.
+    """
+
+    def __init__(self, *, draws_natively: bool = False) -> None:
+        self.draws_natively = draws_natively
         self.recordings: dict[Hashable, Recording] = {}
         self._compiled: dict[str, Any] = {}
 
     def recorder(self, case: Hashable) -> Compiler:
-        self.recordings[case] = Recording()
+        self.recordings[case] = Recording(self.draws_natively)
         return self.recordings[case].compiler(f"case_{len(self.recordings)}")
 
     def build(self, folder: Path) -> dict[Hashable, BuildError]:

@@ -60,7 +60,7 @@ def failures(selected: dict[Case, SampleInput], folder: Path) -> dict[Case, str]
 
 def operators_not_native(selected: dict[Case, SampleInput]) -> dict[str, set[str]]:
     """For each operator, which ATen operators its graphs leave to torch."""
-    batch, found = Batch(), dict[Case, str]()
+    batch, found = Batch(draws_natively=True), dict[Case, str]()
     for case, sample in selected.items():
         _note(found, case, lambda case=case, sample=sample: _run(case, sample, batch.recorder(case)))
     missing: dict[str, set[str]] = {case.name: set() for case in selected}

@@ -9,7 +9,7 @@ import torch
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, constant, product
-from precast.ir.loops.scalars import Load, Scalar
+from precast.ir.loops.scalars import Constant, Load, Scalar
 from precast.lower.builder import Builder, Indices, broadcast_indices
 from precast.lower.conditions import Place, all_of, check_bounds, out_of_bounds, place
 from precast.lower.registry import DECLINED, Lowered, lowering
@@ -36,6 +36,9 @@ def gather(builder: Builder, source: Buffer, dim: int, index: Buffer, *, sparse_
     if not source.shape:
         check_bounds(builder, index, constant(1), error="value", message=out_of_bounds(0, constant(1)))
         return builder.define(lambda at: Load(source, ()))
+    if len(index.shape) > len(source.shape):
+        # Only an index that chooses nothing may have more dimensions.
+        return builder.define(lambda at: Constant(0, source.dtype))
     dim = dim % len(source.shape)
     check_bounds(builder, index, source.shape[dim], error="value", message=out_of_bounds(dim, source.shape[dim]))
 
