@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from precast.build.compiler import find_compiler
 from precast.build.library import Library, find_library
 from precast.cache import content_key, open_store
+from precast.compilers.native_partition import native_partition
 from precast.compilers.native_standalone import StandaloneGraph, graph_of
 from precast.compilers.registry import Backend
 from precast.options import Options, as_options
-from precast.partition import min_cut_rematerialization_partition
 from precast.runtime.model import Entry, open_library
 
 if TYPE_CHECKING:
@@ -136,6 +136,6 @@ BACKEND = Backend(
     "native",
     NativeCompiler(),
     inference_compiler=NativeCompiler(is_for_inference=True),
-    partition_fn=min_cut_rematerialization_partition,
+    partition_fn=native_partition,
     decompositions=LaterDecompositions(),
 )

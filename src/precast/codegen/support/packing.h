@@ -1,7 +1,8 @@
-// Weights of convolutions into blocks of output channels: oneDNN's own reorder is far slower, and without constants it runs
-// in every call.
+// Weights of convolutions into and out of blocks of channels: oneDNN's own reorders are far slower, and without constants
+// they run in every call.
 //
-// From [outputs][inputs][taps] to [outputs / block][taps][inputs][block], where a last block that is not full ends in zeros.
+// Into: from [outputs][inputs][taps] to [outputs / block][taps][inputs][block], where a last block that is not full ends in
+// zeros. Out of (gradients): from [outputs / 16][inputs / 16][taps][16 inputs][16 outputs] to [outputs][inputs][taps].
 #pragma once
 
 #include <algorithm>
@@ -47,28 +48,75 @@ inline layout_facts layout_of(const_dnnl_memory_desc_t layout) {
 
 class packing {
 public:
-    // How to get from `given` to `wanted`; does nothing where these are other layouts than the ones above.
+    // How to get from `given` to `wanted`, or back for an output; does nothing between other layouts than the ones above.
     static packing between(const_dnnl_memory_desc_t given, const_dnnl_memory_desc_t wanted, bool is_output) {
+        const auto plain = layout_of(given), blocked = layout_of(wanted);
+        const size_t rank = plain.sizes.size();
         packing made;
-        const auto from = layout_of(given), to = layout_of(wanted);
-        const size_t rank = from.sizes.size();
-        if (is_output || from.type != dnnl_f32 || to.type != dnnl_f32 || rank < 3 || rank > 5 || !from.block_sizes.empty()) return made;
-        if (to.block_sizes.size() != 1 || to.block_dims[0] != 0 || to.block_sizes[0] % lanes != 0) return made;
-        const int64_t block = to.block_sizes[0], inputs = from.sizes[1];
-        int64_t taps = 1, row_major = 1, step = block * inputs;
+        if (plain.type != dnnl_f32 || blocked.type != dnnl_f32 || rank < 3 || rank > 5 || !plain.block_sizes.empty()) return made;
+        int64_t taps = 1;
         for (size_t dim = rank - 1; dim >= 2; --dim) {
-            if (from.strides[dim] != row_major || to.strides[dim] != step) return made;
-            row_major *= from.sizes[dim], step *= from.sizes[dim], taps *= from.sizes[dim];
+            if (plain.strides[dim] != taps) return made;
+            taps *= plain.sizes[dim];
         }
-        if (from.strides[1] != taps || from.strides[0] != taps * inputs || to.strides[1] != block || to.strides[0] != step) return made;
-        if (to.padded[1] != inputs) return made;
-        made.outputs = from.sizes[0], made.inputs = inputs, made.taps = taps, made.block = block;
+        const int64_t outputs = plain.sizes[0], inputs = plain.sizes[1];
+        if (plain.strides[1] != taps || plain.strides[0] != taps * inputs) return made;
+        const int64_t block = is_output ? block_out(blocked, inputs, taps) : block_into(blocked, inputs, taps);
+        if (block) made.outputs = outputs, made.inputs = inputs, made.taps = taps, made.block = block, made.is_output = is_output;
         return made;
     }
 
     explicit operator bool() const { return block != 0; }
 
-    void run(const float* from, float* to) const {
+    void run(const float* from, float* to) const { is_output ? unpack(from, to) : pack(from, to); }
+
+private:
+    static bool has_spatial_strides(const layout_facts& layout, int64_t step) {
+        for (size_t dim = layout.sizes.size() - 1; dim >= 2; --dim) {
+            if (layout.strides[dim] != step) return false;
+            step *= layout.sizes[dim];
+        }
+        return true;
+    }
+
+    // How many channels a block has; 0 if this is another layout.
+    static int64_t block_into(const layout_facts& to, int64_t inputs, int64_t taps) {
+        if (to.block_sizes.size() != 1 || to.block_dims[0] != 0 || to.block_sizes[0] % lanes != 0 || to.padded[1] != inputs) return 0;
+        const int64_t block = to.block_sizes[0];
+        const bool is_known = to.strides[1] == block && to.strides[0] == block * inputs * taps && has_spatial_strides(to, block * inputs);
+        return is_known ? block : 0;
+    }
+    static int64_t block_out(const layout_facts& from, int64_t inputs, int64_t taps) {
+        if (from.block_sizes != std::vector<int64_t>{lanes, lanes} || from.block_dims != std::vector<int64_t>{1, 0}) return 0;
+        if (from.padded != from.sizes || from.strides[1] != lanes * lanes * taps || from.strides[0] != lanes * inputs * taps) return 0;
+        return has_spatial_strides(from, lanes * lanes) ? lanes : 0;
+    }
+
+    void unpack(const float* from, float* to) const {
+        const int64_t row = inputs * taps;
+#pragma omp parallel for if (outputs * row > 65536)
+        for (int64_t first = 0; first < outputs; first += lanes) {
+            std::vector<float> tile(static_cast<size_t>(lanes * lanes * taps));
+            for (int64_t input = 0; input < inputs; input += lanes) {
+                const float* block = from + first * row + input * lanes * taps;
+                for (int64_t tap = 0; tap < taps; ++tap) {
+                    vector lines[lanes];
+                    std::memcpy(lines, block + tap * lanes * lanes, sizeof lines);
+                    transpose(lines);
+                    if (taps == 1)
+                        std::memcpy(tile.data(), lines, sizeof lines);
+                    else
+                        for (int64_t each = 0; each < lanes * lanes; ++each)
+                            tile[static_cast<size_t>(each * taps + tap)] = lines[each / lanes][each % lanes];
+                }
+                for (int64_t each = 0; each < lanes; ++each)
+                    std::memcpy(to + (first + each) * row + input * taps, tile.data() + each * lanes * taps,
+                                static_cast<size_t>(lanes * taps) * sizeof(float));
+            }
+        }
+    }
+
+    void pack(const float* from, float* to) const {
         const int64_t row = inputs * taps, tiles = (outputs + lanes - 1) / lanes, padded = (outputs + block - 1) / block * (block / lanes);
 #pragma omp parallel for if (outputs * row > 65536)
         for (int64_t tile = 0; tile < padded; ++tile) {
@@ -98,7 +146,6 @@ public:
         }
     }
 
-private:
     static constexpr int64_t lanes = 16, ahead = 8 * lanes;
     typedef float vector __attribute__((vector_size(lanes * sizeof(float))));
     typedef int32_t choice __attribute__((vector_size(lanes * sizeof(float))));
@@ -127,6 +174,7 @@ private:
     }
 
     int64_t outputs = 0, inputs = 0, taps = 0, block = 0;
+    bool is_output = false;
 };
 
 }  // namespace precast

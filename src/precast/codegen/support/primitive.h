@@ -143,14 +143,15 @@ private:
     };
 
     static bool rearrange(const engine& engine, const operand& operand) {
-        if (operand.packing) {
-            void *from = nullptr, *to = nullptr;
-            dnnl_memory_get_data_handle(operand.given.get(), &from);
-            dnnl_memory_get_data_handle(operand.arranged.get(), &to);
-            return operand.packing.run(static_cast<const float*>(from), static_cast<float*>(to)), true;
-        }
         const auto from = operand.is_output ? operand.arranged.get() : operand.given.get();
         const auto to = operand.is_output ? operand.given.get() : operand.arranged.get();
+        if (operand.packing) {
+            void *source = nullptr, *target = nullptr;
+            dnnl_memory_get_data_handle(from, &source);
+            dnnl_memory_get_data_handle(to, &target);
+            operand.packing.run(static_cast<const float*>(source), static_cast<float*>(target));
+            return true;
+        }
         const dnnl_exec_arg_t bound[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
         return dnnl_primitive_execute(operand.reorder.get(), engine.stream.get(), 2, bound) == dnnl_success;
     }

@@ -1,0 +1,104 @@
+"""The split that native code likes: images that the forward saves for the backward lie channels last.
+
+Before: ``conv`` is saved as ``f32[8, 64, 56, 56]`` with strides (200704, 3136, 56, 1), as eager lays it out
+After:  the same with strides (200704, 1, 3584, 64), for the forward's result and the backward's input
+
+Nobody but the two graphs sees what is saved, and convolutions on either side want it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses import FakeTensor
+
+from precast.ir.graphs import placeholders_of, results_of
+from precast.ir.node_meta import has_value, set_value, value_of
+from precast.ops.facts import Fact, facts_of
+from precast.partition import min_cut_rematerialization_partition
+
+_aten = torch.ops.aten
+_RANKS = (4, 5)
+_CONVOLUTIONS = {_aten.convolution.default: (0,), _aten.convolution_backward.default: (0, 1)}
+"""Operators that like images channels last → which of their arguments are images."""
+_BY_MEMORY = (_aten.as_strided.default, _aten.as_strided_scatter.default)
+
+
+def native_partition(
+    joint_module: fx.GraphModule, joint_inputs: Sequence[object], *, num_fwd_outputs: int, **others: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Split so that few bytes are saved, then lay out what is saved."""
+    forward, backward = min_cut_rematerialization_partition(
+        joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others
+    )
+    lay_out_saved_images(forward, backward, num_fwd_outputs=num_fwd_outputs)
+    return forward, backward
+
+
+def lay_out_saved_images(forward: fx.GraphModule, backward: fx.GraphModule, *, num_fwd_outputs: int) -> None:
+    """Change, in place, what tracing says of saved values that lie between convolutions."""
+    results = results_of(forward.graph)
+    kept = {node for node in results[:num_fwd_outputs] if isinstance(node, fx.Node)}
+    saved = {node.name: node for node in results[num_fwd_outputs:] if isinstance(node, fx.Node) and node not in kept}
+    images = _images(forward.graph) | _images(backward.graph)
+    for placeholder in placeholders_of(backward.graph):
+        node = saved.get(placeholder.name)
+        if node is not None and node.name in images and _may_be_laid_out(node, placeholder):
+            value = value_of(node)
+            assert isinstance(value, FakeTensor)
+            with value.fake_mode:
+                arranged = torch.empty_strided(value.shape, _channels_last_strides(value), dtype=value.dtype)
+            set_value(node, arranged)
+            set_value(placeholder, arranged)
+
+
+def _may_be_laid_out(node: fx.Node, placeholder: fx.Node) -> bool:
+    if node.op != "call_function" or Fact.VIEW in facts_of(node) or not isinstance(value_of(node), FakeTensor):
+        return False
+    return all(user.target not in _BY_MEMORY for user in (*node.users, *placeholder.users))
+
+
+def _channels_last_strides(value: torch.Tensor) -> tuple[Any, ...]:
+    _, channels, *spatial = value.shape
+    strides: list[Any] = [channels]
+    for size in reversed(spatial[1:]):
+        strides.insert(0, strides[0] * size)
+    return (strides[0] * spatial[0], 1, *strides)
+
+
+def _images(graph: fx.Graph) -> set[str]:
+    """Names of what convolutions read and write, and of all that is computed along with it."""
+    waiting = [node for each in graph.nodes for node in _at_convolution(each)]
+    found: set[fx.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in found and _is_image(node):
+            found.add(node)
+            waiting += [each for each in (*node.all_input_nodes, *node.users) if _go_along(node, each)]
+    return {node.name for node in found}
+
+
+def _at_convolution(node: fx.Node) -> list[fx.Node]:
+    if node.target not in _CONVOLUTIONS:
+        return []
+    places = _CONVOLUTIONS[node.target]
+    images = [each for place in places if isinstance(each := node.args[place], fx.Node)]
+    return [*images, *([node] if node.target is _aten.convolution.default else node.users)]
+
+
+def _is_image(node: fx.Node) -> bool:
+    value = value_of(node) if has_value(node) else None
+    return isinstance(value, torch.Tensor) and value.ndim in _RANKS and value.is_floating_point()
+
+
+def _go_along(node: fx.Node, other: fx.Node) -> bool:
+    """Whether both have the same channels, and neither is an operator that takes dimensions apart."""
+    if not _is_image(other) or any(Fact.VIEW in facts_of(each) for each in (node, other) if each.op == "call_function"):
+        return False
+    first, second = value_of(node), value_of(other)
+    assert isinstance(first, torch.Tensor)
+    assert isinstance(second, torch.Tensor)
+    return first.shape[:2] == second.shape[:2] and first.ndim == second.ndim
