@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from precast.onnx.export import RULE_FILES
+from precast.onnx.export_model import RULE_FILES
 from precast.onnx.rules import RuleTable
 from tests.onnx.op_samples import GAPS, OPS, assert_exports
 
