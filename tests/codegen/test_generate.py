@@ -90,3 +90,8 @@ def test_literals_have_exactly_their_value(value, dtype, text):
 )
 def test_identifiers_stay_close_to_their_names(name, text):
     assert identifier(name) == text
+
+
+def test_transposed_copies_run_in_tiles(assert_golden):
+    sources = generate([make_entry(lowered(lambda x: x.t().contiguous(), torch.zeros(500, 70)))])
+    assert_golden("transposed_copy", unit(sources, "kernels_0.cpp"))
