@@ -31,6 +31,8 @@ CASES = {
     "residual": (lambda x, w, y: x @ w + y, [floats(5, 7), floats(7, 6), floats(5, 6)]),
     "scale": (lambda x, w, s: (x @ w - 1) / s, [floats(5, 7), floats(7, 6), floats(6).abs() + 1]),
     "one_row": (lambda x, w, b: F.relu(F.linear(x, w, b)), [floats(1, 7), floats(6, 7), floats(6)]),
+    "one_long_row": (lambda x, w, b: F.linear(x, w, b), [floats(1, 200), floats(67, 200), floats(67)]),
+    "few_long_rows": (lambda x, w: x @ w.t(), [floats(3, 200), floats(66, 200)]),
     "batch_norm": (
         lambda x, w, m, v, g, b: F.relu(F.batch_norm(F.conv2d(x, w), m, v, g, b)),
         [IMAGE, FILTERS, CHANNEL[0], CHANNEL[1].abs() + 0.5, CHANNEL[2], CHANNEL[0]]),
