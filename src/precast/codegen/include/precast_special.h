@@ -152,11 +152,11 @@ inline double incomplete_gamma(double a, double x, bool is_upper) {
     return is_upper ? front * fraction : 1 - front * fraction;
 }
 
-// Polynomials of degree n by their recurrence: next = (slope(k) x + shift(k)) current - weight(k) previous.
+// Polynomials of a degree, by how each follows from the two before it.
 template <class T, class Next>
 inline T by_recurrence(T degree, T first, Next next) {
+    if (!(degree > T(-1))) return T(0);
     const int64_t n = static_cast<int64_t>(degree);
-    if (n < 0) return T(0);
     T previous = T(1), current = first;
     if (n == 0) return previous;
     for (int64_t k = 1; k < n; ++k) {
