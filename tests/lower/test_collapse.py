@@ -57,3 +57,8 @@ def test_a_loop_that_reads_other_iterations_does_not_merge():
         return y, y.t().contiguous()
 
     assert len(loops_of(function, torch.zeros(4, 8))) == 2
+
+
+def test_rows_and_columns_of_a_square_do_not_merge():
+    assert len(loops_of(lambda x: (x.sum(0), x.exp().sum(1)), torch.zeros(64, 64))) == 2
+    assert len(loops_of(lambda x: (x.sum(1), x.exp().sum(1)), torch.zeros(64, 64))) == 1

@@ -136,6 +136,8 @@ def _merge_loops(first: Loop, second: Loop) -> Loop | None:
         return None
     while length and not _reads_own_iteration(first, second, length):
         length -= 1
+    if length and not _reads_from(second, first) and not _read_alike(first, second, length):
+        return None
     has_accumulators = first.accumulators or second.accumulators
     if length == 0 or (has_accumulators and not length == len(first.variables) == len(second.variables)):
         return None
@@ -183,6 +185,18 @@ def _across(loop: Loop) -> Variable | None:
 
 def _reads_from(second: Loop, first: Loop) -> bool:
     return not {store.buffer for store in stores_of((first,))}.isdisjoint(load.buffer for load in loads_of((second,)))
+
+
+def _read_alike(first: Loop, second: Loop, length: int) -> bool:
+    """Whether both walk through something that both read in the same way; rows and columns may be equally many."""
+    common = {load.buffer for load in loads_of((first,))} & {load.buffer for load in loads_of((second,))}
+    ways = [_strides(loop, common, loop.variables[:length]) for loop in (first, second)]
+    return not common or not ways[0].isdisjoint(ways[1])
+
+
+def _strides(loop: Loop, buffers: set[Buffer], variables: tuple[Variable, ...]) -> set[tuple[object, ...]]:
+    places = {(load.buffer, load.buffer.offset(load.indices)) for load in loads_of((loop,)) if load.buffer in buffers}
+    return {(buffer, *(coefficient_of(offset, each) for each in variables)) for buffer, offset in places}
 
 
 def _aligned(first: Loop, second: Loop) -> tuple[Loop, Loop]:
