@@ -24,6 +24,7 @@ from torch._ops import OpOverload
 from torch._prims.rng_prims import run_with_rng_state
 from torch.utils import _pytree as pytree
 
+from precast.compilers.native_cuts import parts, saved_inputs
 from precast.compilers.native_sizes import symbols_in
 from precast.errors import LoweringError
 from precast.ir.graphs import placeholders_of, results_of
@@ -78,7 +79,12 @@ def split_graph(module: fx.GraphModule) -> SplitGraph:
         if node in needed:
             members.setdefault(level, []).append(node)
     returned = {node for each in results for node in _nodes_of_result(each)}
-    segments = tuple(_segment(members[level], returned, needed, is_native=level % 2 == 0) for level in sorted(members))
+    freed = saved_inputs(module.graph) - returned
+    segments = tuple(
+        _segment(part, returned, needed, is_native=level % 2 == 0)
+        for level in sorted(members)
+        for part in (parts(members[level], freed) if level % 2 == 0 else [members[level]])
+    )
     return SplitGraph(module, segments, results)
 
 

@@ -125,11 +125,13 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             tangents = [gradients[i] for i in with_tangent]
             if torch.is_grad_enabled():
                 return _differentiable_gradients(ctx, graphs, tangents)
-            saved = ctx.saved_tensors
             tangents = [_in_order(tangent, order) for tangent, order in zip(tangents, orders, strict=True)]
+            arguments = [*ctx.sizes, *ctx.saved_tensors, *tangents]
             if not torch._C._autograd._get_current_graph_task_keep_graph():
+                # From here on the list alone holds what was saved, so that the graph can free it as it goes.
                 ctx.primals = None
-            return tuple(backward_graph([*ctx.sizes, *saved, *tangents]))
+                ctx.maybe_clear_saved_tensors()
+            return tuple(backward_graph(arguments))
 
     return CompiledFunction
 
