@@ -1,5 +1,8 @@
+import importlib
+import inspect
 import os
 import random
+import sys
 import time
 from collections import OrderedDict
 from types import SimpleNamespace
@@ -291,7 +294,22 @@ def counts_calls(x):
     return x * FACTOR
 
 
-@pytest.mark.parametrize("function", [reads_clock, draws, reads_file, counts_calls])
+def reads_command_line(x):
+    return x + 0 * len(sys.argv)
+
+
+def imports_by_name(x):
+    return x * importlib.import_module("math").pi
+
+
+def reads_its_callers(x):
+    return x + 0 * len(inspect.stack())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [reads_clock, draws, reads_file, counts_calls, reads_command_line, imports_by_name, reads_its_callers],
+)
 def test_what_is_not_decided_by_code_and_inputs_is_traced_each_time(start, function):
     assert start(function, ones())
     assert start(function, ones())

@@ -25,11 +25,19 @@ ENVIRONMENT: Dependency = ("os", "environ")
 
 # What they give is not decided by the program and its inputs.
 _FICKLE_MODULES = frozenset({
-    "datetime", "glob", "io", "multiprocessing", "pathlib", "random", "secrets", "shutil", "socket", "subprocess",
-    "tempfile", "time", "uuid",
+    "configparser", "ctypes", "datetime", "fileinput", "gc", "glob", "http", "importlib", "io", "linecache", "mmap",
+    "multiprocessing", "pathlib", "pkgutil", "random", "runpy", "secrets", "select", "shelve", "shutil", "signal",
+    "socket", "sqlite3", "subprocess", "tempfile", "time", "traceback", "urllib", "uuid",
 })  # fmt: skip
+_FICKLE_FUNCTIONS = frozenset({("inspect", "currentframe"), ("inspect", "stack"), ("inspect", "trace")})
+# Of these modules, only what is named here is the same in every process of one Python.
+_STEADY_PARTS = {
+    "os": frozenset({"path", "fspath", "sep"}),
+    "sys": frozenset(
+        {"byteorder", "float_info", "hexversion", "implementation", "maxsize", "platform", "version_info"}
+    ),
+}
 _FICKLE_BUILTINS = frozenset({"open", "input", "eval", "exec", "globals", "locals", "__import__", "breakpoint"})
-_PATH_FUNCTIONS = frozenset({"path", "fspath", "sep"})
 _BACKWARD_MODULES = frozenset({"torch._library.autograd", "torch.autograd.graph"})
 _BACKWARD_FUNCTIONS = frozenset({"Function.apply", "Tensor.register_hook"})
 _WRITES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
@@ -212,14 +220,19 @@ def _attribute(
     if module.__name__ == "os" and name in ("environ", "getenv"):
         yield ENVIRONMENT
         return
-    is_fickle = module.__name__ == "os" and name not in _PATH_FUNCTIONS
-    if is_fickle or module.__name__.partition(".")[0] in _FICKLE_MODULES:
+    if _is_fickle(module.__name__, name):
         raise Indescribable(f"{code.co_qualname}, which uses {module.__name__}.{name}")
     value = _variable(module.__name__, name)
     if isinstance(value, ModuleType):
         yield from _attributes(value, following, code)
     elif callable(value) or not is_trusted(module.__name__):
         yield module.__name__, name
+
+
+def _is_fickle(module: str, name: str) -> bool:
+    if module in _STEADY_PARTS:
+        return name not in _STEADY_PARTS[module]
+    return module.partition(".")[0] in _FICKLE_MODULES or (module, name) in _FICKLE_FUNCTIONS
 
 
 def _variable(module: str, name: str) -> Any:
