@@ -5,10 +5,11 @@ then every case runs again, and its graphs, which come in the same order, run na
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import fx
 
 from precast.build.library import build
@@ -16,7 +17,7 @@ from precast.cache import Store
 from precast.codegen.describe import Entry as ProgramEntry
 from precast.codegen.generate import generate
 from precast.compilers.interpreted import interpret
-from precast.compilers.native import called_back, lower_segments, open_entries
+from precast.compilers.native import called_back, lower_segments, open_entries, weights_of
 from precast.compilers.native_call import CompiledGraph
 from precast.compilers.native_random import draw_from_streams
 from precast.compilers.native_split import SplitGraph, split_graph
@@ -37,11 +38,18 @@ class Recording:
     draws_natively: bool = False
     graphs: list[SplitGraph] = field(default_factory=list)
     entries: list[list[ProgramEntry]] = field(default_factory=list)
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def compiler(self, prefix: str) -> Compiler:
         def record(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             split = split_graph(draw_from_streams(graph_module) if self.draws_natively else graph_module)
-            entries = lower_segments(split, prefix=f"{prefix}_{len(self.graphs)}")
+            name = f"{prefix}_{len(self.graphs)}"
+            # Constants of graphs that share a library must not share a name.
+            entries = [
+                replace(entry, weights={buffer: f"{name}_{weight}" for buffer, weight in entry.weights.items()})
+                for entry in lower_segments(split, prefix=name)
+            ]
+            self.weights |= {f"{name}_{weight}": value for weight, value in weights_of(split).items()}
             generate(entries)  # what cannot be written is told of this case, not of all
             self.entries.append(entries)
             self.graphs.append(split)
@@ -84,7 +92,8 @@ class Batch:
         try:
             with store.held():
                 library = build(generate(entries), store=store, extra_flags=FLAGS)
-                opened = open_entries(library, [called_back(entry.program) for entry in entries])
+                weights = {name: value for case in cases for name, value in self.recordings[case].weights.items()}
+                opened = open_entries(library, [called_back(entry.program) for entry in entries], weights)
         except BuildError as error:
             half = len(cases) // 2
             return (

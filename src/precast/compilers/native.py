@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,7 +52,7 @@ def compile_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, option
         sources = generate(entries, profile=options.profile)
         library = build(sources, store=store, compiler=options.compiler)
         stored = StoredGraph(library.key, library.needs, tuple(called_back(entry.program) for entry in entries))
-        compiled = NativeGraph(split, open_entries(library, stored.programs, split), stored, entries)
+        compiled = NativeGraph(split, open_entries(library, stored.programs, weights_of(split)), stored, entries)
     if options.profile:
         compiler.profiled.add(compiled)
     return compiled
@@ -67,7 +67,7 @@ def restore_graph(data: bytes, graph_module: fx.GraphModule, options: Options) -
     store = open_store(options)
     with store.held():
         library = find_library(stored.library, stored.needs, store=store)
-        return NativeGraph(split, open_entries(library, stored.programs, split), stored)
+        return NativeGraph(split, open_entries(library, stored.programs, weights_of(split)), stored)
 
 
 class NativeGraph(CompiledGraph):
@@ -107,22 +107,18 @@ class _HasProgram:
     program: LoopProgram
 
 
-def _weights(split: SplitGraph) -> dict[str, torch.Tensor]:
+def weights_of(split: SplitGraph) -> dict[str, torch.Tensor]:
     """The constants that native segments read, by the names that their programs have for them."""
     read = {node for segment in split.segments if segment.is_native for node in segment.inputs}
     return {node.name: value for node, value in constants_of(split.module).items() if node in read}
 
 
 def open_entries(
-    library: Library, programs: Sequence[LoopProgram], split: SplitGraph | None = None
+    library: Library, programs: Sequence[LoopProgram], weights: Mapping[str, torch.Tensor] | None = None
 ) -> tuple[Entry, ...]:
-    """Load a library whose entries are these programs; their fallback steps call torch.
-
-    Without the graph, it must have no constants.
-    """
+    """Load a library whose entries are these programs, over their constants; their fallback steps call torch."""
     fallback = torch_fallback([_HasProgram(program) for program in programs])
-    weights = {} if split is None else _weights(split)
-    model = open_library(library.path, needs=library.needs, weights=weights, fallback=fallback)
+    model = open_library(library.path, needs=library.needs, weights=weights or {}, fallback=fallback)
     entries = (model[name] for name in model.entries)
     # Only files say how an entry was called originally; those of a library take flat tensors.
     return tuple(entry for entry in entries if isinstance(entry, Entry))
