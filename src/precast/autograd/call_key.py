@@ -8,24 +8,31 @@ import torch
 from precast.tracing.subclasses import is_wrapper
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+# Every call asks these: looking them up each time would show in the cost of a small one.
+_is_any_autocast_enabled, _get_default_dtype = torch._C._is_any_autocast_enabled, torch.get_default_dtype
+_is_grad_enabled, _is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
 def ambient_key() -> tuple[Any, ...]:
     """The modes around a call that change what a program computes."""
-    if not torch._C._is_any_autocast_enabled():
-        return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype())
+    if not _is_any_autocast_enabled():
+        return (_is_grad_enabled(), _is_inference_mode_enabled(), _get_default_dtype())
     autocast = tuple(
         (device, torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)
     )
-    return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), autocast)
+    return (_is_grad_enabled(), _is_inference_mode_enabled(), _get_default_dtype(), autocast)
 
 
 def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Everything about the inputs, sizes included."""
+    """Everything about the inputs, sizes included.
+
+    A plain tensor's elements are what lies in its memory: it is not sparse, nor lazily conjugated or negated.
+    """
+    strided = torch.strided
     return tuple(
         [
             (value.shape, value.dtype, value.requires_grad, value.stride(), value.device, type(value))
-            if type(value) in _PLAIN_TYPES and _is_plain_memory(value)
+            if type(value) in _PLAIN_TYPES and value.layout is strided and not (value.is_neg() or value.is_conj())
             else _other_key(value)
             for value in values
         ]
@@ -34,19 +41,15 @@ def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
 
 def dynamic_key(values: Sequence[Any]) -> tuple[Any, ...]:
     """Everything about the inputs except sizes that may change; sizes 0 and 1 always count."""
+    strided = torch.strided
     return tuple(
         [
             (_special_sizes(value), value.dtype, value.requires_grad, _memory_order(value), value.device, type(value))
-            if type(value) in _PLAIN_TYPES and _is_plain_memory(value)
+            if type(value) in _PLAIN_TYPES and value.layout is strided and not (value.is_neg() or value.is_conj())
             else _other_key(value)
             for value in values
         ]
     )
-
-
-def _is_plain_memory(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's elements are what lies in its memory: not sparse, not lazily conjugated or negated."""
-    return tensor.layout is torch.strided and not (tensor.is_neg() or tensor.is_conj())
 
 
 def _other_key(value: Any) -> tuple[Any, ...]:
