@@ -14,7 +14,7 @@ from torch import fx
 
 from precast.export.kept_calls import KeptCall, kept_calls
 from precast.export.program import ExportedProgram
-from precast.export.unlift import ExportedModule, finish_module
+from precast.export.unlift import ExportedModule, ensure_module, finish_module
 from precast.ir.node_meta import set_value, value_of
 
 
@@ -95,7 +95,7 @@ class _Level:
     def _own(self, target: str, full: str) -> None:
         owner, _, name = full.rpartition(".")
         home = self.flat.get_submodule(owner)
-        place = _ensure(self.root, target.rpartition(".")[0])
+        place = ensure_module(self.root, target.rpartition(".")[0])
         value = getattr(home, name)
         if isinstance(value, torch.nn.Module):
             place.add_module(name, value)
@@ -166,7 +166,7 @@ class _Level:
 
     def _install(self, target: str, module: fx.GraphModule) -> None:
         place, _, name = target.rpartition(".")
-        _ensure(self.root, place).add_module(name, module)
+        ensure_module(self.root, place).add_module(name, module)
 
     def _note(self, original: fx.Node, copy: fx.Node) -> None:
         copy.meta = dict(original.meta)
@@ -174,17 +174,9 @@ class _Level:
 
     def _fresh(self, target: str) -> str:
         place, _, name = target.rpartition(".")
-        taken = _ensure(self.root, place)._modules
+        taken = ensure_module(self.root, place)._modules
         number, fresh = 0, name
         while isinstance(taken.get(fresh), fx.GraphModule):
             number += 1
             fresh = f"{name}@{number}"
         return f"{place}.{fresh}" if place else fresh
-
-
-def _ensure(root: torch.nn.Module, path: str) -> torch.nn.Module:
-    for name in filter(None, path.split(".")):
-        if name not in root._modules:
-            root.add_module(name, torch.nn.Module())
-        root = root.get_submodule(name)
-    return root

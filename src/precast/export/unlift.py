@@ -79,7 +79,7 @@ def unlift(
     module.meta["unsaved"] = tuple(_unsaved(signature))
     # GraphModule takes over what its graph reads; here come the rest of the hierarchy and further names of tied state.
     for path in module_paths:
-        _ensure_module(module, path)
+        ensure_module(module, path)
     for alias, name in (aliases or {}).items():
         _set(module, alias, state[name])
     _restore_kinds(module)
@@ -92,7 +92,7 @@ def finish_module(module: ExportedModule, like: ExportedModule) -> ExportedModul
     module.meta = dict(like.meta)
     for name, tensor in like.state_dict(keep_vars=True).items():
         owner, _, last = name.rpartition(".")
-        if not hasattr(_ensure_module(module, owner), last):
+        if not hasattr(ensure_module(module, owner), last):
             _set(module, name, tensor)
     _restore_kinds(module)
     module._deepcopy_hooks = [_restore_kinds]
@@ -196,14 +196,15 @@ def _write(graph: fx.Graph, target: fx.Node, value: Any, spec: OutputSpec) -> fx
 def _hierarchy(signature: Signature, state: Mapping[str, torch.Tensor], module_paths: Sequence[str]) -> torch.nn.Module:
     root = torch.nn.Module()
     for path in module_paths:
-        _ensure_module(root, path)
+        ensure_module(root, path)
     for spec in signature.inputs:
         if spec.target is not None:
             _set(root, spec.target, state[spec.target])
     return root
 
 
-def _ensure_module(root: torch.nn.Module, path: str) -> torch.nn.Module:
+def ensure_module(root: torch.nn.Module, path: str) -> torch.nn.Module:
+    """The submodule at a dotted path; modules that are missing on the way are made."""
     for name in filter(None, path.split(".")):
         if name not in root._modules:
             root.add_module(name, torch.nn.Module())
@@ -213,7 +214,7 @@ def _ensure_module(root: torch.nn.Module, path: str) -> torch.nn.Module:
 
 def _set(root: torch.nn.Module, path: str, tensor: torch.Tensor) -> None:
     owner, _, name = path.rpartition(".")
-    home = _ensure_module(root, owner)
+    home = ensure_module(root, owner)
     if isinstance(tensor, torch.nn.Parameter):
         home.register_parameter(name, tensor)
     else:
@@ -233,7 +234,7 @@ def _restore_kinds(module: fx.GraphModule) -> None:
     """GraphModule takes every tensor for a persistent buffer: tell it which are constants, and which are not saved."""
     for path, is_buffer in module.meta["unsaved"]:
         owner, _, name = path.rpartition(".")
-        home = _ensure_module(module, owner)
+        home = ensure_module(module, owner)
         if is_buffer:
             home._non_persistent_buffers_set.add(name)
         elif name in home._buffers:

@@ -26,15 +26,12 @@ Gradients = tuple[Buffer | None, Buffer | None, Buffer | None]
 class Grouping:
     """Which elements of an input share a mean, and which share a weight.
 
-    `shape` is the input's, perhaps with the channels split in two; `source` gives an element's subscripts in the input,
-    `regroup` goes back. Elements along `shared` dims share a mean; `statistic` and `parameter` say where theirs lie.
-    `parameter_shared` are the dims of the input along which a weight is shared.
+    `shape` is the input's. Elements along `shared` dims share a mean; `statistic` and `parameter` say where theirs lie.
+    `parameter_shared` are the dims along which a weight is shared.
     """
 
     shape: Indices
     shared: tuple[int, ...]
-    source: Callable[[Indices], Indices]
-    regroup: Callable[[Indices], Indices]
     statistic: Callable[[Indices], Indices]
     parameter: Callable[[Indices], Indices]
     parameter_shared: tuple[int, ...]
@@ -50,8 +47,6 @@ def row_grouping(source: Buffer, rank: int) -> Grouping:
     return Grouping(
         source.shape,
         tuple(range(start, len(source.shape))),
-        lambda at: at,
-        lambda at: at,
         lambda at: (*at[:start], *[constant(0)] * rank),
         lambda at: at[start:],
         tuple(range(start)),
@@ -61,8 +56,7 @@ def row_grouping(source: Buffer, rank: int) -> Grouping:
 def channel_grouping(source: Buffer) -> Grouping:
     """Batch norm: all elements of a channel share a mean."""
     others = tuple(dim for dim in range(len(source.shape)) if dim != 1)
-    own = (source.shape, others, lambda at: at, lambda at: at)
-    return Grouping(*own, lambda at: (at[1],), lambda at: (at[1],), others)
+    return Grouping(source.shape, others, lambda at: (at[1],), lambda at: (at[1],), others)
 
 
 def _value(buffer: Buffer, at: Indices, dtype: str) -> Scalar:
@@ -77,7 +71,7 @@ def statistics(
     count, result = IndexValue(group.count, "f64"), Result(dtype, shape)
 
     def value(at: Indices) -> Scalar:
-        return _value(source, group.source(at), dtype)
+        return _value(source, at, dtype)
 
     with builder.part("mean"):
         mean = builder.combine("sum", group.shape, group.shared, value, finish=lambda total: total / count,
@@ -158,10 +152,10 @@ def gradients(
 
     def normalized(at: Indices) -> Scalar:
         mean, rstd = scale_at(at)
-        return (_value(source, group.source(at), dtype) - mean) * rstd
+        return (_value(source, at, dtype) - mean) * rstd
 
     def slope(at: Indices) -> Scalar:
-        dy = _value(gradient, group.source(at), dtype)
+        dy = _value(gradient, at, dtype)
         return dy if weight is None else dy * _value(weight, group.parameter(at), dtype)
 
     def mean_of(name: str, formula: Callable[[Indices], Scalar]) -> Buffer:
@@ -172,11 +166,11 @@ def gradients(
 
     def total_of(formula: Callable[[Indices], Scalar]) -> Buffer:
         shape, dims = source.shape, group.parameter_shared
-        return builder.combine("sum", shape, dims, lambda at: formula(group.regroup(at)),
+        return builder.combine("sum", shape, dims, formula,
                                result=next(results), accumulate="f64")  # fmt: skip
 
     def defined(formula: Callable[[Indices], Scalar]) -> Buffer:
-        return builder.define(lambda at: formula(group.regroup(at)), next(results))
+        return builder.define(formula, next(results))
 
     def kept_at(at: Indices) -> Indices:
         return tuple(position for dim, position in enumerate(at) if dim not in group.shared)
@@ -196,8 +190,8 @@ def gradients(
     wanted_input, wanted_weight, wanted_bias = mask
     return (
         input_gradient() if wanted_input else None,
-        total_of(lambda at: _value(gradient, group.source(at), dtype) * normalized(at)) if wanted_weight else None,
-        total_of(lambda at: _value(gradient, group.source(at), dtype)) if wanted_bias else None,
+        total_of(lambda at: _value(gradient, at, dtype) * normalized(at)) if wanted_weight else None,
+        total_of(lambda at: _value(gradient, at, dtype)) if wanted_bias else None,
     )
 
 
