@@ -1,3 +1,4 @@
+import abc
 import importlib
 import inspect
 import os
@@ -5,6 +6,8 @@ import random
 import sys
 import time
 from collections import OrderedDict
+from os import getenv
+from time import perf_counter
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +21,7 @@ from tests.autograd.stand_alone_compiler import StandAloneCompiler
 
 FACTOR = 2.0
 FACTORS = {"scale": 2.0}
+CLOCKS = {"best": perf_counter}
 REGISTERED: set[type] = set()
 
 
@@ -268,11 +272,16 @@ def reads_environment(x):
     return x * float(os.environ.get("SOME_FACTOR", "2"))
 
 
-def test_the_environment_counts_for_those_who_read_it(start, monkeypatch):
-    start(reads_environment, ones())
-    assert not start(reads_environment, ones())
+def reads_environment_by_an_imported_name(x):
+    return x * float(getenv("SOME_FACTOR", "2"))
+
+
+@pytest.mark.parametrize("function", [reads_environment, reads_environment_by_an_imported_name])
+def test_the_environment_counts_for_those_who_read_it(start, monkeypatch, function):
+    start(function, ones())
+    assert not start(function, ones())
     monkeypatch.setenv("SOME_FACTOR", "3")
-    assert start(reads_environment, ones())
+    assert start(function, ones())
 
 
 def reads_clock(x):
@@ -306,13 +315,51 @@ def reads_its_callers(x):
     return x + 0 * len(inspect.stack())
 
 
+def reads_clock_by_an_imported_name(x):
+    return x + 0 * perf_counter()
+
+
+def reads_clock_of_a_table(x):
+    return x + 0 * CLOCKS["best"]()
+
+
+def looks_for_a_file(x):
+    return x + os.path.exists("somewhere")
+
+
+def counts_threads(x):
+    return x + torch.get_num_threads()
+
+
+def counts_processes(x):
+    return x + torch.distributed.is_initialized()
+
+
 @pytest.mark.parametrize(
     "function",
-    [reads_clock, draws, reads_file, counts_calls, reads_command_line, imports_by_name, reads_its_callers],
-)
+    [
+        reads_clock, draws, reads_file, counts_calls, reads_command_line, imports_by_name, reads_its_callers,
+        reads_clock_by_an_imported_name, reads_clock_of_a_table, looks_for_a_file, counts_threads, counts_processes,
+    ],
+)  # fmt: skip
 def test_what_is_not_decided_by_code_and_inputs_is_traced_each_time(start, function):
     assert start(function, ones())
     assert start(function, ones())
+
+
+class Kind(abc.ABC):  # noqa: B024
+    pass
+
+
+def asks_for_kind(x):
+    return x * 2 if issubclass(Scale, Kind) else x * 3
+
+
+def test_what_is_registered_with_an_abstract_class_is_compared(start):
+    assert start(asks_for_kind, ones())
+    assert not start(asks_for_kind, ones())
+    Kind.register(Scale)
+    assert start(asks_for_kind, ones())
 
 
 def registers(x):

@@ -16,6 +16,7 @@ from typing import Any
 from precast.autograd.size_names import Indescribable
 from precast.autograd.warm.code_identity import inner_code
 from precast.autograd.warm.description import Description, is_trusted, refusing_unruly
+from precast.autograd.warm.fickle import FICKLE_BUILTINS, is_fickle, is_fickle_value, reads_environment
 from precast.tracing.executed_code import Executed
 
 Dependency = tuple[str, str]
@@ -23,21 +24,6 @@ Dependency = tuple[str, str]
 
 ENVIRONMENT: Dependency = ("os", "environ")
 
-# What they give is not decided by the program and its inputs.
-_FICKLE_MODULES = frozenset({
-    "configparser", "ctypes", "datetime", "fileinput", "gc", "glob", "http", "importlib", "io", "linecache", "mmap",
-    "multiprocessing", "pathlib", "pkgutil", "random", "runpy", "secrets", "select", "shelve", "shutil", "signal",
-    "socket", "sqlite3", "subprocess", "tempfile", "time", "traceback", "urllib", "uuid",
-})  # fmt: skip
-_FICKLE_FUNCTIONS = frozenset({("inspect", "currentframe"), ("inspect", "stack"), ("inspect", "trace")})
-# Of these modules, only what is named here is the same in every process of one Python.
-_STEADY_PARTS = {
-    "os": frozenset({"path", "fspath", "sep"}),
-    "sys": frozenset(
-        {"byteorder", "float_info", "hexversion", "implementation", "maxsize", "platform", "version_info"}
-    ),
-}
-_FICKLE_BUILTINS = frozenset({"open", "input", "eval", "exec", "globals", "locals", "__import__", "breakpoint"})
 _BACKWARD_MODULES = frozenset({"torch._library.autograd", "torch.autograd.graph"})
 _BACKWARD_FUNCTIONS = frozenset({"Function.apply", "Tensor.register_hook"})
 _WRITES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
@@ -174,11 +160,15 @@ def _global(
     name: str, following: Sequence[dis.Instruction], code: CodeType, module: str, variables: dict[str, Any]
 ) -> Iterator[Dependency]:
     if name not in variables:
-        if name in _FICKLE_BUILTINS:
+        if name in FICKLE_BUILTINS:
             raise Indescribable(f"{code.co_qualname}, which calls {name}")
     elif isinstance(variables[name], ModuleType):
         yield module, name
         yield from _attributes(variables[name], following, code)
+    elif reads_environment(variables[name]):
+        yield ENVIRONMENT
+    elif is_fickle_value(variables[name]):
+        raise Indescribable(f"{code.co_qualname}, which uses {name}")
     else:
         yield module, name
 
@@ -217,22 +207,16 @@ def _any_attribute(module: ModuleType, code: CodeType, visited: set[str]) -> Ite
 def _attribute(
     module: ModuleType, name: str, following: Sequence[dis.Instruction], code: CodeType
 ) -> Iterator[Dependency]:
-    if module.__name__ == "os" and name in ("environ", "getenv"):
+    value = _variable(module.__name__, name)
+    if reads_environment(value):
         yield ENVIRONMENT
         return
-    if _is_fickle(module.__name__, name):
+    if is_fickle(module.__name__, name) or is_fickle_value(value):
         raise Indescribable(f"{code.co_qualname}, which uses {module.__name__}.{name}")
-    value = _variable(module.__name__, name)
     if isinstance(value, ModuleType):
         yield from _attributes(value, following, code)
     elif callable(value) or not is_trusted(module.__name__):
         yield module.__name__, name
-
-
-def _is_fickle(module: str, name: str) -> bool:
-    if module in _STEADY_PARTS:
-        return name not in _STEADY_PARTS[module]
-    return module.partition(".")[0] in _FICKLE_MODULES or (module, name) in _FICKLE_FUNCTIONS
 
 
 def _variable(module: str, name: str) -> Any:

@@ -5,6 +5,7 @@ attributes. Whatever hides what it holds (open files, iterators, weak references
 compare must not take two things for equal.
 """
 
+import abc
 import collections
 import enum
 import functools
@@ -26,6 +27,7 @@ import torch
 
 from precast.autograd.size_names import Indescribable
 from precast.autograd.warm.code_identity import code_digest
+from precast.autograd.warm.fickle import is_fickle_value
 
 _PLAIN = frozenset({type(None), bool, int, str, bytes, complex, type(...), type(NotImplemented)})
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, re.Pattern)
@@ -153,6 +155,7 @@ class Description:
         self._digest.update(code_digest(function.__code__))
         self.functions[id(function)] = function
         if is_trusted(function.__module__):
+            _refuse_fickle(function)
             return
         self.add(function.__defaults__)
         self.add(function.__kwdefaults__)
@@ -163,6 +166,8 @@ class Description:
 
     def _class(self, kind: type) -> None:
         self.word(f"class {kind.__module__} {kind.__qualname__}")
+        if isinstance(kind, abc.ABCMeta):
+            self.word(" ".join(sorted(_registered_with(kind))))
         if kind.__flags__ & _HEAP_TYPE and kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
             self._once(kind, self._class_body)
 
@@ -245,6 +250,7 @@ class Description:
         self.word(value.name)
 
     def _builtin(self, value: Any) -> None:
+        _refuse_fickle(value)
         owner = getattr(value, "__objclass__", None)
         self.word(f"builtin {value.__name__} {getattr(value, '__module__', '')} {owner}")
         bound_to = getattr(value, "__self__", None)
@@ -322,6 +328,11 @@ class Description:
             self.attributes(value)
 
 
+def _refuse_fickle(function: Any) -> None:
+    if is_fickle_value(function):
+        raise Indescribable(f"the function {function.__module__}.{function.__name__}")
+
+
 def _contents(cell: types.CellType) -> object:
     """What a closure variable is bound to; nothing, for one that is not bound yet."""
     try:
@@ -340,6 +351,14 @@ def _plain_text(value: object) -> str:
     if type(value) not in _PLAIN and not isinstance(value, _NAMED):
         raise Indescribable(f"a set of {type(value).__name__}")
     return repr(value)
+
+
+def _registered_with(kind: abc.ABCMeta) -> Iterator[str]:
+    """The classes that someone told an abstract class to take for its own."""
+    for reference in abc._get_dump(kind)[0]:  # type: ignore[attr-defined]
+        registered = reference()
+        if registered is not None and not is_trusted(registered.__module__):
+            yield f"{registered.__module__}.{registered.__qualname__}"
 
 
 def _layout_base(kind: type) -> type:
