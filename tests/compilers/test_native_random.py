@@ -5,6 +5,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import precast
+from precast.autograd import aot_function
+from precast.compilers import nop
+from precast.compilers.native_backend import NativeCompiler
 from precast.compilers.native_random import draw_from_streams
 from precast.options import Options
 from tests.lower.pipeline import trace
@@ -59,16 +62,30 @@ def test_gradients_see_the_mask_of_the_forward(compiled, random):
     torch.testing.assert_close(gradient * 3, result)
 
 
-@pytest.mark.parametrize("random", ["philox", "eager"])
-def test_what_is_computed_again_draws_the_same(compiled, random):
+def checkpointed(x):
     def block(x):
         return torch.nn.functional.dropout(x, 0.5) * torch.rand_like(x) * torch.bernoulli(x / 2) / 4
 
+    return checkpoint(block, x, use_reentrant=False).sin()
+
+
+def assert_drawn_again(function):
+    """The result is sin(c x) with a random c, and its gradient c cos(c x): right only if c was drawn again."""
     x = torch.ones(256, requires_grad=True)
-    result = compiled(lambda x: checkpoint(block, x, use_reentrant=False).sin(), random=random)(x)
+    result = function(x)
     (gradient,) = torch.autograd.grad(result.sum(), x)
-    # The result is sin(c x) with a random c, and its gradient c cos(c x): right only if c was drawn again.
     torch.testing.assert_close(gradient, result.asin() * result.asin().cos())
+
+
+@pytest.mark.parametrize("random", ["philox", "eager"])
+def test_what_is_computed_again_draws_the_same(compiled, random):
+    assert_drawn_again(compiled(checkpointed, random=random))
+
+
+def test_a_backward_of_another_compiler_draws_the_same_again(cache):
+    native = NativeCompiler(Options(cache_directory=cache))
+    assert_drawn_again(aot_function(checkpointed, native, nop))
+    assert_drawn_again(aot_function(checkpointed, nop, native))
 
 
 def test_second_gradients_see_the_mask_of_the_forward(compiled):

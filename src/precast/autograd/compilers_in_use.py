@@ -39,8 +39,25 @@ class CompilersInUse:
         **others: Any,
     ) -> "CompilersInUse":
         """Fill in what the user left out: the forward's compiler serves for all."""
-        backward = fw_compiler if bw_compiler is None else bw_compiler
-        return cls(fw_compiler, backward, fw_compiler if inference_compiler is None else inference_compiler, **others)
+        inference = fw_compiler if inference_compiler is None else inference_compiler
+        if bw_compiler is None:
+            return cls(fw_compiler, fw_compiler, inference, **others)
+        return cls(*_drawing_alike(fw_compiler, bw_compiler), inference, **others)
+
+
+def _drawing_alike(forward: Compiler, backward: Compiler) -> tuple[Compiler, Compiler]:
+    """The two so that what one draws the other can draw again: both with one generator, if need be torch's.
+
+    A compiler with a generator of its own says so by ``random_source``, and goes without by ``drawing_as_torch()``.
+    """
+    if getattr(forward, "random_source", None) == getattr(backward, "random_source", None):
+        return forward, backward
+    return _drawing_as_torch(forward), _drawing_as_torch(backward)
+
+
+def _drawing_as_torch(compiler: Compiler) -> Compiler:
+    change: Callable[[], Compiler] | None = getattr(compiler, "drawing_as_torch", None)
+    return compiler if change is None else change()
 
 
 def remember_compilers(call: Callable[..., Any], compilers: CompilersInUse) -> None:

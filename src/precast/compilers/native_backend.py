@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,15 @@ class NativeCompiler:
 
     def with_options(self, options: Options) -> NativeCompiler:
         return NativeCompiler(options, self.is_for_inference)
+
+    @property
+    def random_source(self) -> str:
+        """Whose numbers its programs draw."""
+        return as_options(self.options).random
+
+    def drawing_as_torch(self) -> NativeCompiler:
+        """The same with eager's numbers, which any compiler's backward can draw again."""
+        return self.with_options(replace(as_options(self.options), random="eager"))
 
     @property
     def cache_key(self) -> str:
