@@ -13,6 +13,7 @@ import numpy as np
 
 from precast.artifact.weights import Weight
 from precast.errors import InputTypeError
+from precast.runtime.memory import take_large
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -155,9 +156,7 @@ def allocate(code: tuple[int, int], shape: Sequence[int], strides: Sequence[int]
     """New memory of this layout, as a torch tensor or a numpy array."""
     name = _NAMES[code]
     if like_torch:
-        torch = sys.modules["torch"]
-        made: Tensor = torch.empty_strided(tuple(shape), tuple(strides), dtype=getattr(torch, name))
-        return made
+        return _allocate_for_torch(name, tuple(shape), tuple(strides), code[1] // 8)
     if name == "bfloat16":
         raise InputTypeError(
             "numpy has no bfloat16",
@@ -167,8 +166,29 @@ def allocate(code: tuple[int, int], shape: Sequence[int], strides: Sequence[int]
     return allocate_array(np.dtype(name), shape, strides)
 
 
+def _allocate_for_torch(name: str, shape: tuple[int, ...], strides: tuple[int, ...], item_size: int) -> Tensor:
+    torch: Any = sys.modules["torch"]
+    dtype = getattr(torch, name)
+    block = take_large(_length(shape, strides) * item_size)
+    if block is None:
+        made: Tensor = torch.empty_strided(shape, strides, dtype=dtype)
+        return made
+    # Not a view of the tensor that wraps the block: autograd treats views otherwise.
+    filled: Tensor = torch.empty(0, dtype=dtype).set_(
+        torch.frombuffer(block, dtype=torch.uint8).untyped_storage(), 0, shape, strides
+    )
+    return filled
+
+
 def allocate_array(dtype: np.dtype[Any], shape: Sequence[int], strides: Sequence[int]) -> Array:
     """New memory of this layout as a numpy array; strides count elements."""
-    length = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
+    length = _length(shape, strides)
+    block = take_large(length * dtype.itemsize)
+    memory = np.empty(length, dtype) if block is None else np.frombuffer(memoryview(block), dtype)
     byte_strides = [stride * dtype.itemsize for stride in strides]
-    return np.ndarray(tuple(shape), dtype, np.empty(length, dtype), 0, byte_strides)
+    return np.ndarray(tuple(shape), dtype, memory, 0, byte_strides)
+
+
+def _length(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """From the first to the last element, in elements."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
