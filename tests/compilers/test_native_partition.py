@@ -32,6 +32,14 @@ def test_saved_images_lie_channels_last():
     assert sum(stride[1] == 1 for stride in strides) >= len(strides) - 1
 
 
+def test_places_of_a_pool_lie_as_its_images():
+    pooled = nn.Sequential(nn.Conv2d(3, 16, 3), nn.MaxPool2d(2), nn.Conv2d(16, 8, 1))
+    found = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: found.append(x) or x, lambda x: x):
+        precast.compile(pooled)(IMAGES)
+    assert {each.stride()[1] for each in found if each.dtype == torch.int64} == {1}
+
+
 def test_results_and_gradients_are_those_of_eager():
     eager = network()
     compiled = precast.compile(copy.deepcopy(eager))

@@ -57,6 +57,10 @@ CASES |= {
     "bf16": (lambda x, w: F.conv2d(x, w), [IMAGE.bfloat16(), FILTERS.bfloat16()]),
     "int": (lambda x, w: F.conv2d(x, w), [integers(2, 4, 9, 8), integers(6, 4, 3, 3)]),
     "no_batch": (lambda x, w: F.conv2d(x, w), [floats(0, 4, 9, 8), FILTERS]),
+    "of_repeated_gradients": (
+        lambda dy, x, w: backward(*PLAIN, mask=(True, True, False))(dy.expand(2, 6, 9, 8), x, w),
+        [floats(1, 6, 1, 1), IMAGE, FILTERS]),
+    "of_repeated_weights": (lambda x, w: F.conv2d(x, w.expand(6, 4, 3, 3)), [IMAGE, floats(1, 4, 1, 3)]),
     "backward_of_weight": (
         backward(*PLAIN, mask=(False, True, False)), [floats(2, 6, 9, 8), IMAGE, FILTERS]),
 }  # fmt: skip

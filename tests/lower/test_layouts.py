@@ -22,6 +22,17 @@ def test_what_lies_between_convolutions_is_channels_last():
     assert all(each.strides == channels_last_strides(each.shape) for each in images)
 
 
+def test_a_result_that_lies_channels_last_passes_it_on():
+    def convolved_and_pooled(x, w):
+        image = F.conv2d(x, w).contiguous(memory_format=torch.channels_last)
+        return image, F.max_pool2d(image.tanh(), 2).sum(1)
+
+    program = channels_last(lowered(convolved_and_pooled, IMAGE, FILTERS))
+    images = [each for each in program.temporaries if len(each.shape) == 4 and each.dtype == "f32"]
+    assert len(images) >= 2
+    assert all(each.strides == channels_last_strides(each.shape) for each in images)
+
+
 def test_inputs_and_outputs_keep_their_layout():
     program = channels_last(lowered(two_convolutions, IMAGE, FILTERS))
     assert all(each.strides == contiguous_strides(each.shape) for each in (*program.inputs, *program.outputs))

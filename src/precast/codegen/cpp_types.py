@@ -120,7 +120,9 @@ def _atom_text(factor: Atom, names: Mapping[Computed, str]) -> str:
     if isinstance(factor, Computed):
         return names[factor]
     if isinstance(factor, Extreme):
-        return f"std::{factor.kind}<int64_t>({index_text(factor.first, names)}, {index_text(factor.second, names)})"
+        # Those of the standard library take references, and GCC makes no vectors of loops with them.
+        name = {"max": "maximum", "min": "minimum"}[factor.kind]
+        return f"precast::{name}<int64_t>({index_text(factor.first, names)}, {index_text(factor.second, names)})"
     numerator, denominator = index_text(factor.numerator, names), index_text(factor.denominator, names)
     is_quotient = isinstance(factor, Quotient)
     if is_non_negative(factor.numerator):

@@ -8,7 +8,8 @@ Nobody but the two graphs sees what is saved, and convolutions on either side wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import getitem
 from typing import Any
 
 import torch
@@ -51,8 +52,18 @@ def lay_out_saved_images(forward: fx.GraphModule, backward: fx.GraphModule, *, n
             assert isinstance(value, FakeTensor)
             with value.fake_mode:
                 arranged = torch.empty_strided(value.shape, _channels_last_strides(value), dtype=value.dtype)
-            set_value(node, arranged)
+            _lay_out(node, arranged)
             set_value(placeholder, arranged)
+
+
+def _lay_out(node: fx.Node, arranged: torch.Tensor) -> None:
+    """Say that ``node`` gives ``arranged``, and so does the operator that it takes one of several results from."""
+    set_value(node, arranged)
+    if node.target is getitem:
+        (operator,) = node.all_input_nodes
+        values = value_of(operator)
+        assert isinstance(values, tuple | list)
+        set_value(operator, tuple(arranged if place == node.args[1] else each for place, each in enumerate(values)))
 
 
 def _may_be_laid_out(node: fx.Node, placeholder: fx.Node) -> bool:
@@ -77,8 +88,17 @@ def _images(graph: fx.Graph) -> set[str]:
         node = waiting.pop()
         if node not in found and _is_image(node):
             found.add(node)
-            waiting += [each for each in (*node.all_input_nodes, *node.users) if _go_along(node, each)]
+            waiting += [each for each in _beside(node) if _go_along(node, each)]
     return {node.name for node in found}
+
+
+def _beside(node: fx.Node) -> Iterator[fx.Node]:
+    """What a node reads and who reads it; of an operator with several results, all that it reads and gives."""
+    for each in (*node.all_input_nodes, *node.users):
+        if each.target not in _CONVOLUTIONS and has_value(each) and isinstance(value_of(each), tuple | list):
+            yield from (*each.all_input_nodes, *each.users)
+        else:
+            yield each
 
 
 def _at_convolution(node: fx.Node) -> list[fx.Node]:
@@ -91,12 +111,13 @@ def _at_convolution(node: fx.Node) -> list[fx.Node]:
 
 def _is_image(node: fx.Node) -> bool:
     value = value_of(node) if has_value(node) else None
-    return isinstance(value, torch.Tensor) and value.ndim in _RANKS and value.is_floating_point()
+    return isinstance(value, torch.Tensor) and value.ndim in _RANKS
 
 
 def _go_along(node: fx.Node, other: fx.Node) -> bool:
     """Whether both have the same channels, and neither is an operator that takes dimensions apart."""
-    if not _is_image(other) or any(Fact.VIEW in facts_of(each) for each in (node, other) if each.op == "call_function"):
+    operators = (each for each in (node, other) if each.op == "call_function" and each.target is not getitem)
+    if not _is_image(other) or any(Fact.VIEW in facts_of(each) for each in operators):
         return False
     first, second = value_of(node), value_of(other)
     assert isinstance(first, torch.Tensor)

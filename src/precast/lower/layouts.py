@@ -11,7 +11,7 @@ After::
     for …:  relu[i0, i1, i2, i3] = …, both with strides (200704, 1, 3584, 64)
 
 The program's inputs and outputs keep their layouts: it is changed at these borders only, by the call or the loop that
-crosses them.
+crosses them. Those that lie channels last already pass it on.
 """
 
 from __future__ import annotations
@@ -47,15 +47,16 @@ RANKS = (3, 4, 5)
 def channels_last(program: LoopProgram) -> LoopProgram:
     """Give the temporaries that convolutions read and write, and all that is computed along them, that layout."""
     fixed = {*program.inputs, *program.outputs}
-    waiting = [buffer for step in program.steps for buffer in _images_of(step) if buffer not in fixed]
+    waiting = [buffer for step in program.steps for buffer in _images_of(step)]
     if not waiting:
         return program
     neighbours = _neighbours(program)
     images: dict[Buffer, Buffer] = {}
     while waiting:
         buffer = waiting.pop()
-        if buffer not in fixed and buffer not in images:
-            images[buffer] = replace(buffer, strides=channels_last_strides(buffer.shape))
+        arranged = replace(buffer, strides=channels_last_strides(buffer.shape))
+        if buffer not in images and (buffer not in fixed or buffer == arranged):
+            images[buffer] = arranged
             waiting += neighbours[buffer]
     return with_steps(program, [_with_buffers(step, images) for step in program.steps])
 

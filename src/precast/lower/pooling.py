@@ -100,6 +100,20 @@ def tap_places(windows: list[Window], at: Indices) -> tuple[Indices, Scalar]:
     return (*leading, *found), all_of(*conditions)
 
 
+def nearest_tap_places(windows: list[Window], at: Indices) -> tuple[Indices, Scalar | None]:
+    """As `tap_places`, but taps that lie outside become the nearest inside, where that is a tap of the same window.
+
+    A window without gaps covers some of the input, so it is. Taps that come twice do no harm to a maximum, and loops
+    without conditions are quick.
+    """
+    where, is_inside = tap_places(windows, at)
+    if any(window.step.constant != 1 or not _is_exact(window) for window in windows):
+        return where, is_inside
+    start = len(where) - len(windows)
+    pairs = zip(windows, where[start:], strict=True)
+    return (*where[:start], *(minimum(maximum(place, constant(0)), each.inputs - 1) for each, place in pairs)), None
+
+
 def _is_exact(window: Window) -> bool:
     zero = constant(0)
     return window.end(zero) - window.start(zero) == window.taps
@@ -132,14 +146,15 @@ def max_pool(builder: Builder, source: Buffer, windows: list[Window]) -> tuple[B
     shape, dims = (*values_result.shape, *(window.taps for window in windows)), _dims(values_result.shape, len(windows))
 
     def value_of(at: Indices) -> Scalar:
-        where, is_inside = tap_places(windows, at)
-        return apply("where", is_inside, cast(Load(source, where, is_inside), dtype), lowest)
+        where, is_inside = nearest_tap_places(windows, at)
+        value = cast(Load(source, where, is_inside), dtype)
+        return value if is_inside is None else apply("where", is_inside, value, lowest)
 
     values = builder.combine("max", shape, dims, value_of, result=values_result)
     none = Constant(torch.iinfo(torch.int64).max, "i64")
 
     def place_of(at: Indices) -> Scalar:
-        where, is_inside = tap_places(windows, at)
+        where, is_inside = nearest_tap_places(windows, at)
         value, peak = Load(source, where, is_inside), Load(values, at[: len(at) - len(windows)])
         is_peak = apply("eq", value, peak)
         if is_floating(source.dtype):
@@ -147,7 +162,8 @@ def max_pool(builder: Builder, source: Buffer, windows: list[Window]) -> tuple[B
         flat = constant(0)
         for window, position in zip(windows, where[len(where) - len(windows) :], strict=True):
             flat = flat * window.inputs + position
-        return apply("where", all_of(is_inside, is_peak), IndexValue(flat, "i64"), none)
+        is_found = is_peak if is_inside is None else all_of(is_inside, is_peak)
+        return apply("where", is_found, IndexValue(flat, "i64"), none)
 
     with builder.part("places"):
         places = builder.combine("min", shape, dims, place_of, result=places_result)

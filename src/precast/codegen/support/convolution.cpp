@@ -121,7 +121,38 @@ void prepare(const convolution_problem& problem, const strided* inputs, const ep
         }
 }
 
-int32_t run(context* context, const convolution_problem& problem, const strided* inputs, const epilogue& epilogue) {
+bool repeats(const strided& operand) {
+    for (int dim = 0; dim < operand.rank; ++dim)
+        if (operand.strides[dim] == 0 && operand.sizes[dim] > 1) return true;
+    return false;
+}
+
+// An operand that repeats elements, as gradients of sums do, written out channels last: oneDNN knows no such layouts.
+bool write_out(const strided*& operand, strided& written, memory& block) {
+    written = *operand;
+    int64_t extent = 1;
+    for (int step = 0; step < written.rank; ++step) {
+        const int dim = step == 0 ? 1 : step == written.rank - 1 ? 0 : written.rank - step;
+        written.strides[dim] = extent;
+        extent *= written.sizes[dim];
+    }
+    const int64_t item_size = written.dtype.bits / 8;
+    block = allocate(extent * item_size);
+    if (!block) return false;
+    written.data = block.get();
+    copy_elements(written.rank, written.sizes, static_cast<const char*>(operand->data), operand->strides, block.get(), written.strides,
+                  item_size);
+    operand = &written;
+    return true;
+}
+
+int32_t run(context* context, convolution_problem problem, const strided* inputs, const epilogue& epilogue) {
+    strided written[operand_count];
+    memory blocks[operand_count];
+    for (auto which : {source, weights, result})
+        if (which != problem.wanted && repeats(*problem.operands[which]) && !problem.is_empty() &&
+            !write_out(problem.operands[which], written[which], blocks[which]))
+            return fail(PRECAST_OUT_OF_MEMORY, "no memory for an operand of a convolution");
     const auto& computed = *problem.operands[problem.wanted];
     primitive* found = nullptr;
     if (type_of(computed.dtype) != dnnl_data_type_undef && !problem.is_empty()) {
