@@ -1,6 +1,8 @@
 // What calls and state share: tensors of the C interface checked against what the program declares, and copied.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -9,17 +11,21 @@
 
 namespace precast {
 
-constexpr int64_t memory_alignment = 64;
+constexpr int64_t memory_alignment = 64, huge_page = 2 << 20;
 
 struct free_memory {
     void operator()(char* memory) const { std::free(memory); }
 };
 using memory = std::unique_ptr<char, free_memory>;
 
-// At least one byte, aligned for vectors; null when there is no memory.
+// At least one byte, aligned for vectors; null when there is no memory. What spans several huge pages is made of them: large
+// operands are walked along in strides that would miss the table of small pages.
 inline memory allocate(int64_t size) {
-    const int64_t rounded = (size + memory_alignment) / memory_alignment * memory_alignment;
-    return memory(static_cast<char*>(std::aligned_alloc(memory_alignment, static_cast<size_t>(rounded))));
+    const bool is_huge = size >= 2 * huge_page;
+    const int64_t alignment = is_huge ? huge_page : memory_alignment, rounded = (size + alignment) / alignment * alignment;
+    memory made(static_cast<char*>(std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded))));
+    if (made && is_huge) madvise(made.get(), static_cast<size_t>(rounded), MADV_HUGEPAGE);
+    return made;
 }
 
 inline bool is_same(precast_dtype a, precast_dtype b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
