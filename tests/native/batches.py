@@ -36,6 +36,7 @@ class Recording:
     """The graphs of one case, in the order in which they were compiled."""
 
     draws_natively: bool = False
+    is_built: bool = True
     graphs: list[SplitGraph] = field(default_factory=list)
     entries: list[list[ProgramEntry]] = field(default_factory=list)
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -50,7 +51,8 @@ class Recording:
                 for entry in lower_segments(split, prefix=name)
             ]
             self.weights |= {f"{name}_{weight}": value for weight, value in weights_of(split).items()}
-            generate(entries)  # what cannot be written is told of this case, not of all
+            if self.is_built:
+                generate(entries)  # what cannot be written is told of this case, not of all
             self.entries.append(entries)
             self.graphs.append(split)
             return interpret(graph_module, example_inputs)
@@ -69,16 +71,16 @@ class Recording:
 class Batch:
     """Cases by name; ``add`` all, ``build``, then take each one's compiler.
 
-    Random numbers are eager's, to be compared, unless `draws_natively`.
+    Random numbers are eager's, to be compared, unless `draws_natively`. With `is_built` false, graphs are lowered only.
     """
 
-    def __init__(self, *, draws_natively: bool = False) -> None:
-        self.draws_natively = draws_natively
+    def __init__(self, *, draws_natively: bool = False, is_built: bool = True) -> None:
+        self.draws_natively, self.is_built = draws_natively, is_built
         self.recordings: dict[Hashable, Recording] = {}
         self._compiled: dict[str, Any] = {}
 
     def recorder(self, case: Hashable) -> Compiler:
-        self.recordings[case] = Recording(self.draws_natively)
+        self.recordings[case] = Recording(self.draws_natively, self.is_built)
         return self.recordings[case].compiler(f"case_{len(self.recordings)}")
 
     def build(self, folder: Path) -> dict[Hashable, BuildError]:
