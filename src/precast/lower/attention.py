@@ -1,21 +1,44 @@
-"""Scaled-dot-product attention and its gradient: matrix products, and one pass over each row of scores between them."""
+"""Scaled-dot-product attention and its gradient: a routine that goes by blocks, so that scores stay in cache.
+
+In double precision: matrix products, and one pass over each row of scores between them.
+"""
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 
 import torch
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
-from precast.lower.builder import Builder, Indices, Result, element, math_dtype
+from precast.lower.builder import Builder, Indices, Result, broadcast_indices, element, math_dtype
 from precast.lower.conditions import compare
 from precast.lower.registry import DECLINED, Lowered, lowering
 
 aten = torch.ops.aten
 
 MINUS_INFINITY = float("-inf")
+ROUTINE_TYPES = ("f32", "bf16", "f16")
+
+
+def _operands(mask: Buffer | None, builder: Builder, query: Buffer, key: Buffer) -> list[Buffer]:
+    """The mask in the shape of the scores."""
+    if mask is None:
+        return []
+    shape = (*query.shape[:-1], key.shape[-2])
+    return [builder.define(lambda at: Load(mask, broadcast_indices(mask.shape, at)), Result(mask.dtype, shape))]
+
+
+def _numbers(mask: Buffer | None, is_causal: bool, scale: float | None) -> list[int]:
+    """What the routine is told: whether it is causal, whether there is a mask, and the scale's bits; -1: as usual."""
+    bits = -1 if scale is None else struct.unpack("i", struct.pack("f", scale))[0]
+    return [int(is_causal), int(mask is not None), bits]
+
+
+def _has_routine(*operands: Buffer) -> bool:
+    return all(each.dtype in ROUTINE_TYPES and each.shape[-1] == operands[0].shape[-1] for each in operands)
 
 
 def _transposed(builder: Builder, matrix: Buffer) -> Buffer:
@@ -80,6 +103,9 @@ def attention(
 ) -> Lowered:  # fmt: skip
     if not _is_known(query, key, dropout_p):
         return DECLINED
+    if _has_routine(query, key, value):
+        operands = [query, key, value, *_operands(attn_mask, builder, query, key)]
+        return builder.call("attention", operands, _numbers(attn_mask, is_causal, scale))
     output, sums = builder.results
     query, key, value = (_single(builder, each) for each in (query, key, value))
     score = _scores(builder, query, key, attn_mask, is_causal, scale)
@@ -105,7 +131,12 @@ def attention(
     with builder.part("weights"):
         weights = builder.define(weight, Result(dtype, shape))
     result = _product(builder, weights, value, output)
-    return result, builder.pointwise(lambda top, sum_: top + apply("log", sum_), peak, total, result=sums)
+
+    def logarithm(top: Scalar, sum_: Scalar) -> Scalar:
+        is_blind = apply("eq", sum_, as_scalar(0, dtype))
+        return apply("where", is_blind, as_scalar(0, dtype), top + apply("log", sum_))
+
+    return result, builder.pointwise(logarithm, peak, total, result=sums)
 
 
 @lowering(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
@@ -115,6 +146,9 @@ def attention_backward(
 ) -> Lowered:  # fmt: skip
     if not _is_known(query, key, dropout_p):
         return DECLINED
+    if _has_routine(query, key, value):
+        operands = [gradient, query, key, value, output, sums, *_operands(attn_mask, builder, query, key)]
+        return builder.call("attention_backward", operands, _numbers(attn_mask, is_causal, scale))
     to_query, to_key, to_value = builder.results
     gradient, query, key, value = (_single(builder, each) for each in (gradient, query, key, value))
     score = _scores(builder, query, key, attn_mask, is_causal, scale)
@@ -122,10 +156,7 @@ def attention_backward(
     factor = _factor(query, scale)
 
     def weight(at: Indices) -> Scalar:
-        sum_ = cast(Load(sums, at[:3]), dtype)
-        # As forward: a row that sees nothing has weights of 0.
-        is_blind = apply("eq", sum_, as_scalar(MINUS_INFINITY, dtype))
-        return apply("exp", score(at) - apply("where", is_blind, as_scalar(0, dtype), sum_))
+        return apply("exp", score(at) - cast(Load(sums, at[:3]), dtype))
 
     with builder.part("weights"):
         weights = builder.define(weight, Result(dtype, shape))

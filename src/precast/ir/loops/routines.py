@@ -66,6 +66,39 @@ def _sort(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
     return (values, places) if not values.ndim else (values.narrow(dim, 0, kept), places.narrow(dim, 0, kept))
 
 
+def _scores(query: torch.Tensor, key: torch.Tensor, mask: Tensors, numbers: Sequence[int]) -> torch.Tensor:
+    """What attention takes the softmax of."""
+    is_causal, _, scale_bits = numbers
+    scale = query.shape[-1] ** -0.5 if scale_bits < 0 else _float_of(scale_bits)
+    scores = query.float() @ key.float().transpose(-1, -2) * scale
+    for each in mask:
+        scores = scores + each.float()
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1) if is_causal else torch.tensor(False)
+    return scores.masked_fill(hidden, -torch.inf)
+
+
+def _float_of(bits: int) -> float:
+    return float(torch.tensor(bits, dtype=torch.int32).view(torch.float32))
+
+
+def _attention(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    query, key, value, *mask = inputs
+    scores = _scores(query, key, mask, numbers)
+    sums = scores.logsumexp(-1)
+    # A row that sees nothing.
+    sums = sums.masked_fill(sums == -torch.inf, 0)
+    weights = (scores - sums[..., None]).exp()
+    return (weights @ value.float()).to(query.dtype), sums
+
+
+def _attention_backward(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    slope, query, key, value, _, _, *mask = inputs
+    with torch.enable_grad():
+        leaves = [each.detach().requires_grad_() for each in (query, key, value)]
+        result, _ = _attention((*leaves, *mask), shapes, numbers)
+        return torch.autograd.grad(result, leaves, slope)
+
+
 SCAN_KINDS = ("sum", "prod", "max", "min", "logsumexp")
 
 
@@ -100,6 +133,8 @@ _FINISHES: dict[str, Callable[..., torch.Tensor]] = {
     "silu": functional.silu,
 }
 _ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
+    "attention": _attention,
+    "attention_backward": _attention_backward,
     "convolution": _convolution,
     "convolution_backward_data": _convolution_backward_data,
     "convolution_backward_weights": _convolution_backward_weights,

@@ -1,0 +1,110 @@
+// Scaled-dot-product attention by blocks of queries and keys: scores never leave a core's cache, and what a causal mask hides is
+// not computed.
+#include <omp.h>
+
+#include "attention.h"
+
+namespace precast {
+
+namespace {
+
+// A row of a softmax that meets its scores block by block.
+struct running_row {
+    float top, sum;
+
+    // Makes powers of the scores; gives what the sums of earlier blocks are to be multiplied by.
+    float take(float* scores, int64_t count) {
+        float highest = top;
+#pragma omp simd reduction(max : highest)
+        for (int64_t each = 0; each < count; ++each) highest = scores[each] > highest ? scores[each] : highest;
+        // A row that sees nothing has no largest score, and gives 0.
+        const float base = highest == -infinity<float> ? 0 : highest;
+        float more = 0;
+#pragma omp simd reduction(+ : more)
+        for (int64_t each = 0; each < count; ++each) {
+            const float power = exp(scores[each] - base);
+            scores[each] = power;
+            more += power;
+        }
+        const float factor = exp(top - base);
+        sum = sum * factor + more;
+        top = highest;
+        return factor;
+    }
+};
+
+// Memory of one thread.
+struct attention_workspace {
+    float *rows, *sums, *scores, *line;
+    static int64_t size(const attention_problem& problem) {
+        return 2 * query_block * problem.width + query_block * key_block + std::max(key_block, lanes * problem.width);
+    }
+    attention_workspace(const attention_problem& problem, float* memory)
+        : rows(memory), sums(rows + query_block * problem.width), scores(sums + query_block * problem.width),
+          line(scores + query_block * key_block) {}
+};
+
+void attend(const attention_problem& problem, int64_t head, int64_t first, const float* keys, const float* values,
+            const attention_workspace& work, const strided* outputs) {
+    const int64_t rows = std::min(query_block, problem.queries - first), width = problem.width;
+    const int64_t seen = problem.seen_by(first + rows - 1);
+    running_row running[query_block];
+    std::fill(running, running + rows, running_row{-infinity<float>, 0});
+    std::fill(work.sums, work.sums + rows * width, 0.0f);
+    read_queries(problem, head, first, rows, work.rows);
+    for (int64_t start = 0; start < seen; start += key_block) {
+        const int64_t count = std::min(key_block, seen - start);
+        multiply_packed(problem, rows, work.rows, keys, start, count, work.scores);
+        for (int64_t row = 0; row < rows; ++row) {
+            float* scores = work.scores + row * key_block;
+            const int64_t visible = std::clamp<int64_t>(problem.seen_by(first + row) - start, 0, count);
+            add_mask(problem, head, first + row, start, visible, scores, work.line);
+            const float factor = running[row].take(scores, visible);
+            std::fill(scores + visible, scores + count, 0.0f);
+            if (start)
+                for (int64_t each = 0; each < width; ++each) work.sums[row * width + each] *= factor;
+        }
+        for (int64_t key = 0; key < count; key += depth_block)
+            multiply_block(rows, width, std::min(depth_block, count - key), {work.scores + key, key_block, 1}, values + (start + key) * width,
+                           width, work.sums, width, true);
+    }
+    const auto &output = outputs[0], &logarithms = outputs[1];
+    for (int64_t row = 0; row < rows; ++row) {
+        float* line = work.sums + row * width;
+        // As eager has it: a row that sees nothing has the sum 1, though it gives 0.
+        const bool is_blind = running[row].sum == 0;
+        const float divisor = is_blind ? 1 : running[row].sum, logarithm = is_blind ? 0 : running[row].top + log(divisor);
+        for (int64_t each = 0; each < width; ++each) line[each] /= divisor;
+        write_line(line, output, problem.start_of(output, head) + (first + row) * output.strides[2], output.strides[3], problem.depth);
+        write_line(&logarithm, logarithms, problem.start_of(logarithms, head) + (first + row) * logarithms.strides[2], 1, 1);
+    }
+}
+
+}  // namespace
+
+// Inputs: query, key, value, and a mask if there is one. Outputs: the result, and the logarithm of each row's sum of powers.
+int32_t attention(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers) {
+    const attention_problem problem(inputs, inputs + 3, numbers);
+    const int64_t head_size = problem.padded_keys * problem.width, own = rounded_up(attention_workspace::size(problem), lanes);
+    const int64_t blocks = (problem.queries + query_block - 1) / query_block;
+    float* memory = floats(context, 2 * problem.heads * head_size + own * omp_get_max_threads());
+    if (!memory) return fail(PRECAST_FAILED, "no memory for attention");
+    float *keys = memory, *values = keys + problem.heads * head_size, *workspaces = values + problem.heads * head_size;
+    const bool is_large = problem.heads * problem.queries * problem.keys * problem.depth > 65536;
+#pragma omp parallel if (is_large)
+    {
+        const attention_workspace work(problem, workspaces + own * omp_get_thread_num());
+#pragma omp for
+        for (int64_t head = 0; head < problem.heads; ++head) {
+            pack_transposed(problem, problem.key, head, keys + head * head_size, work.line);
+            read_rows(problem, problem.value, head, 0, problem.keys, values + head * head_size);
+        }
+#pragma omp for collapse(2) schedule(dynamic)
+        for (int64_t head = 0; head < problem.heads; ++head)
+            for (int64_t block = 0; block < blocks; ++block)
+                attend(problem, head, block * query_block, keys + head * head_size, values + head * head_size, work, outputs);
+    }
+    return PRECAST_OK;
+}
+
+}  // namespace precast

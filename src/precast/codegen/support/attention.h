@@ -1,0 +1,88 @@
+// What attention and its gradients share: the problem, heads in the layouts that blocks are multiplied in, scores.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "blocks.h"
+#include "context.h"
+
+namespace precast {
+
+constexpr int64_t query_block = 48, key_block = 512, depth_block = 128;
+
+// Operands are [batch, heads, length, depth]; a mask is [batch, heads, queries, keys].
+struct attention_problem {
+    const strided &query, &key, &value;
+    const strided* mask;
+    bool is_causal;
+    float scale;
+    int64_t heads, queries, keys, depth, width, padded_keys;
+
+    // Numbers: whether it is causal, whether there is a mask, and the bits of the scale; -1: one over the root of the depth.
+    attention_problem(const strided* operands, const strided* mask, const int64_t* numbers)
+        : query(operands[0]), key(operands[1]), value(operands[2]), mask(numbers[1] ? mask : nullptr), is_causal(numbers[0] != 0),
+          heads(query.sizes[0] * query.sizes[1]), queries(query.sizes[2]), keys(key.sizes[2]), depth(query.sizes[3]),
+          width(rounded_up(depth, lanes)), padded_keys(rounded_up(keys, panel)) {
+        scale = numbers[2] < 0 ? 1 / std::sqrt(static_cast<float>(depth)) : from_bits<float>(static_cast<uint32_t>(numbers[2]));
+    }
+
+    // Where a head, counted through the batch, begins.
+    int64_t start_of(const strided& tensor, int64_t head) const {
+        return head / query.sizes[1] * tensor.strides[0] + head % query.sizes[1] * tensor.strides[1];
+    }
+    // How many keys a query sees: the first ones.
+    int64_t seen_by(int64_t number) const { return is_causal ? std::min(number + 1, keys) : keys; }
+};
+
+// Rows of one head, each filled up with zeros to `width`.
+inline void read_rows(const attention_problem& problem, const strided& tensor, int64_t head, int64_t first, int64_t count, float* to) {
+    for (int64_t row = 0; row < count; ++row) {
+        float* line = to + row * problem.width;
+        read_line(tensor, problem.start_of(tensor, head) + (first + row) * tensor.strides[2], tensor.strides[3], problem.depth, line);
+        std::fill(line + problem.depth, line + problem.width, 0.0f);
+    }
+}
+
+inline void read_queries(const attention_problem& problem, int64_t head, int64_t first, int64_t count, float* to) {
+    read_rows(problem, problem.query, head, first, count, to);
+    for (int64_t each = 0; each < count * problem.width; ++each) to[each] *= problem.scale;
+}
+
+// One head with rows as columns, in panels; `lines` has room for `lanes` rows.
+inline void pack_transposed(const attention_problem& problem, const strided& tensor, int64_t head, float* to, float* lines) {
+    for (int64_t first = 0; first < problem.padded_keys; first += lanes) {
+        const int64_t count = std::clamp<int64_t>(problem.keys - first, 0, lanes);
+        read_rows(problem, tensor, head, first, count, lines);
+        std::fill(lines + count * problem.width, lines + lanes * problem.width, 0.0f);
+        float* place = to + first / panel * panel * problem.width + first % panel;
+        for (int64_t column = 0; column < problem.width; column += lanes) {
+            lane_vector square[lanes];
+            for (int64_t each = 0; each < lanes; ++each) std::memcpy(&square[each], lines + each * problem.width + column, sizeof(lane_vector));
+            transpose(square);
+            for (int64_t each = 0; each < lanes; ++each) std::memcpy(place + (column + each) * panel, &square[each], sizeof(lane_vector));
+        }
+    }
+}
+
+// Rows times a packed matrix, of which `count` columns from `start` on, a whole number of panels, are wanted.
+inline void multiply_packed(const attention_problem& problem, int64_t rows, const float* left, const float* packed, int64_t start, int64_t count,
+                     float* result) {
+    for (int64_t column = 0; column < count; column += panel)
+        multiply_column<wide_vectors>(rows, {left, problem.width, 1}, packed + (start + column) * problem.width, panel, result + column,
+                                      key_block, problem.depth, false);
+}
+
+// Scores of one query with `count` keys from `start` on, masked.
+inline void add_mask(const attention_problem& problem, int64_t head, int64_t query, int64_t start, int64_t count, float* scores, float* line) {
+    if (!problem.mask) return;
+    const auto& mask = *problem.mask;
+    read_line(mask, problem.start_of(mask, head) + query * mask.strides[2] + start * mask.strides[3], mask.strides[3], count, line);
+    for (int64_t each = 0; each < count; ++each) scores[each] += line[each];
+}
+
+inline float* floats(context* context, int64_t count) {
+    return reinterpret_cast<float*>(context->scratch(count * static_cast<int64_t>(sizeof(float))));
+}
+
+}  // namespace precast
