@@ -217,3 +217,24 @@ def test_another_process_reads_what_the_first_one_wrote(tmp_path):
 def test_sixteen_processes_compile_the_same_at_once(tmp_path):
     assert in_new_process(AT_ONCE, tmp_path) == str([0] * 16)
     assert counts(run(Options(cache_directory=tmp_path))) == (0, 2)
+
+
+class StartingCompiler(StoringCompiler):
+    """Notes when it is given a graph and when it is waited for."""
+
+    def start(self, graph_module, example_inputs):
+        self.order = [*getattr(self, "order", []), "given"]
+        compiled = self(graph_module, example_inputs)
+
+        def finish():
+            self.order.append("waited for")
+            return compiled
+
+        return finish
+
+
+def test_a_compiler_that_gives_way_is_given_both_graphs_before_it_is_waited_for(options):
+    compiler = StartingCompiler(options)
+    torch.testing.assert_close(gradients(aot_function(model, compiler)), gradients(model))
+    assert compiler.order == ["given", "given", "waited for", "waited for"]
+    assert len(compiler.written) == 2

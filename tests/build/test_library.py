@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from precast.build.compiler import find_compiler
-from precast.build.library import build, find_library
+from precast.build.library import build, find_library, start_build
 from precast.build.onednn import find_onednn
 from precast.cache import CacheWarning, Store
 from precast.codegen.generate import generate
@@ -40,7 +40,7 @@ def store_in(folder: Path) -> Store:
 
 
 def simple_sources(text=_ANSWER):
-    return Sources((Unit("answer.cpp", text),), (), needs_onednn=False)
+    return Sources((Unit("answer.cpp", text),), ())
 
 
 def test_a_second_build_does_not_call_the_compiler(tmp_path, counting_compiler):
@@ -56,7 +56,7 @@ def test_only_the_unit_that_changed_is_compiled_again(tmp_path, counting_compile
     compiler, calls = counting_compiler
     other = Unit("other.cpp", "int other() { return 1; }")
     for text in ('extern "C" int answer() { return 1; }', 'extern "C" int answer() { return 2; }'):
-        sources = Sources((Unit("answer.cpp", text), other), (), needs_onednn=False)
+        sources = Sources((Unit("answer.cpp", text), other), ())
         build(sources, store=store_in(tmp_path / "cache"), compiler=compiler)
     assert calls() == 3 + 2
 
@@ -131,7 +131,7 @@ from precast.cache import Store
 from precast.ir.loops.sources import Sources, Unit
 unit = Unit("answer.cpp", sys.argv[3])
 store = Store(Path(sys.argv[1]), limit=2**30)
-print(build(Sources((unit,), (), needs_onednn=False), store=store, compiler=sys.argv[2]).path)
+print(build(Sources((unit,), ()), store=store, compiler=sys.argv[2]).path)
 """
 
 
@@ -196,3 +196,30 @@ def test_a_damaged_library_is_built_again(tmp_path):
     with pytest.warns(CacheWarning, match="damaged"):
         again = build(simple_sources(), store=store_in(tmp_path))
     assert answer_of(again.path) == 42
+
+
+def test_a_build_that_was_begun_is_waited_for(tmp_path):
+    store = store_in(tmp_path)
+    finish = start_build(simple_sources(), store=store)
+    assert finish() == build(simple_sources(), store=store)
+
+
+def test_a_library_that_was_dropped_before_anyone_waited_is_built_again(tmp_path):
+    store = store_in(tmp_path)
+    finish = start_build(simple_sources(), store=store)
+    finish().path.unlink()
+    assert finish().path.exists()
+
+
+def test_a_build_that_was_begun_and_failed_tells_whoever_waits(tmp_path):
+    finish = start_build(simple_sources("int f() { return does_not_exist; }"), store=store_in(tmp_path))
+    with pytest.raises(BuildError, match="does_not_exist"):
+        finish()
+
+
+def test_straight_line_code_is_compiled_without_effort(tmp_path):
+    text = f"#ifndef __OPTIMIZE__\n#define __OPTIMIZE__ 0\n#endif\n{_ANSWER.replace('42', '__OPTIMIZE__')}"
+    efforts = {effort: Sources((Unit("effort.cpp", text, effort),), ()) for effort in ("loops", "routines", "once")}
+    store = store_in(tmp_path)
+    built = {effort: ctypes.CDLL(str(build(each, store=store).path)) for effort, each in efforts.items()}
+    assert {effort: each.answer() for effort, each in built.items()} == {"loops": 1, "routines": 1, "once": 0}

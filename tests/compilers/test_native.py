@@ -143,7 +143,7 @@ def test_a_second_start_neither_lowers_nor_builds(compiled, options, monkeypatch
     for dynamic in (False, True):
         expected = compiled(function, dynamic=dynamic)(x, y)
         with monkeypatch.context() as patch:
-            for stage in ("lower_segments", "generate", "build"):
+            for stage in ("lower_segments", "generate", "start_build"):
                 patch.setattr(f"precast.compilers.native.{stage}", None)
             torch.testing.assert_close(compiled(function, dynamic=dynamic)(x, y), expected)
 

@@ -21,7 +21,7 @@ from precast.autograd.ambient import in_ambient
 from precast.autograd.call_key import ambient_key, dynamic_key, static_key, what_changes
 from precast.autograd.call_parts import Gradients
 from precast.autograd.compiled_variant import CompiledVariant
-from precast.autograd.compilers_in_use import CompilersInUse
+from precast.autograd.compilers_in_use import CompilersInUse, get_ready
 from precast.autograd.graph_names import is_compiler_running, new_compilation
 from precast.autograd.job import Job
 from precast.autograd.state_slots import ModuleSlots
@@ -144,6 +144,7 @@ class AotCallable:
             restored = start.restore(job.compilation, later)
             if restored is not None:
                 return restored
+        get_ready(self._compilers, slots.read())
         # The tracer and its stages take longer to load than a start that does without them.
         from precast.autograd.variant_compilation import compile_call
 

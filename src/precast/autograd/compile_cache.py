@@ -6,9 +6,9 @@ A compiler says so by carrying what ``StoringCompiler`` lists; see ``docs/guides
 import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import fx
@@ -20,6 +20,8 @@ from precast.autograd.size_names import Indescribable, SizeNames
 from precast.cache import CacheWarning, content_key, open_store, processor_identity
 from precast.errors import InputTypeError, PrecastError
 from precast.options import Options, as_options
+
+Finish = Callable[[], Compiled]
 
 KIND = "graphs"
 
@@ -46,34 +48,56 @@ class StoringCompiler(Protocol):
         """The compiled graph again; a PrecastError says that the data does not serve here, and compiles anew."""
 
 
-def compile_or_restore(compiler: Compiler, module: fx.GraphModule, examples: Sequence[Any]) -> Compiled:
-    """What ``compiler`` makes of the graph, or made of one that means the same."""
+@runtime_checkable
+class StartingCompiler(Protocol):
+    """A compiler that gives way before it is done: what ``start`` returns waits for the rest, once, and gives it."""
+
+    def start(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], /) -> Finish: ...
+
+
+def start_or_restore(compiler: Compiler, module: fx.GraphModule, examples: Sequence[Any]) -> Finish:
+    """Begin to make what ``compiler`` makes of the graph, or find what it made of one that means the same."""
     storing = as_storing(compiler)
     if storing is None:
-        return compiler(module, examples)
+        return _start(compiler, module, examples)
     options = as_options(getattr(storing, "options", None))
     sizes = SizeNames()
     try:
         key = compile_key(storing, module, examples, options, sizes)
     except Indescribable as error:
         _log.info("compiled without the cache, since the graph holds %s", error)
-        return compiler(module, examples)
+        return _start(compiler, module, examples)
     store = open_store(options)
     data = store.get(KIND, key)
     if data is not None:
         try:
-            return storing.restore(data, module, examples)
+            restored = storing.restore(data, module, examples)
+            return lambda: restored
         except PrecastError as error:
             store.discard(KIND, key)
             warnings.warn(f"a stored graph is compiled anew: {error}", CacheWarning, stacklevel=2)
     assumed = sizes.assumptions()
-    compiled = compiler(module, examples)
+    finish = _start(compiler, module, examples)
     # A condition that the compiler put on the sizes would be missing in a process that only restores.
     if sizes.assumptions() != assumed:
         _log.info("not stored, since compiling added conditions on sizes")
-    elif (data := storing.store(compiled)) is not None:
-        store.put(KIND, key, data)
-    return compiled
+        return finish
+
+    def finish_and_store() -> Compiled:
+        compiled = finish()
+        if (made := storing.store(compiled)) is not None:
+            store.put(KIND, key, made)
+        return compiled
+
+    return finish_and_store
+
+
+def _start(compiler: Compiler, module: fx.GraphModule, examples: Sequence[Any]) -> Finish:
+    starting: object = compiler
+    if isinstance(starting, StartingCompiler):
+        return starting.start(module, examples)
+    compiled = compiler(module, examples)
+    return lambda: compiled
 
 
 def as_storing(compiler: Compiler) -> StoringCompiler | None:

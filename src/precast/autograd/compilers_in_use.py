@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import fx
 
 from precast.autograd.boxing import BoxedCall, Compiled, Compiler, as_boxed
-from precast.autograd.compile_cache import compile_or_restore
+from precast.autograd.compile_cache import Finish, start_or_restore
 from precast.autograd.graph_names import compiling
 from precast.ir.graphs import placeholders_of
 from precast.ir.node_meta import value_of
@@ -72,11 +72,29 @@ def compilers_of(compiled: object) -> CompilersInUse | None:
     return found if found is not None or "_compiled" not in attributes else compilers_of(attributes["_compiled"])
 
 
-def compile_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Compiled:
-    """Hand one graph to a compiler, or to its cache, under its name, with its placeholders' fake values as examples."""
+@runtime_checkable
+class ReadyCompiler(Protocol):
+    """A compiler that has something to do before it is given a graph: it is told of the state that graphs will read."""
+
+    def get_ready(self, state: Sequence[torch.Tensor], /) -> None: ...
+
+
+def get_ready(compilers: CompilersInUse, state: Sequence[torch.Tensor]) -> None:
+    """Tell compilers that a trace begins, after which they will be given graphs."""
+    for compiler in {id(each): each for each in (compilers.forward, compilers.inference)}.values():
+        readied: object = compiler
+        if isinstance(readied, ReadyCompiler):
+            readied.get_ready(state)
+
+
+def start_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Finish:
+    """Hand one graph to a compiler, or to its cache, under its name, with its placeholders' fake values as examples.
+
+    What is returned gives the compiled graph; a compiler may be at work in between.
+    """
     examples = [value_of(node) for node in placeholders_of(module.graph)]
     with compiling(name):
-        return compile_or_restore(compiler, module, examples)
+        return start_or_restore(compiler, module, examples)
 
 
 def named_call(compiled: Compiled, name: str) -> BoxedCall:

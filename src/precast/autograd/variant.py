@@ -19,7 +19,7 @@ from precast.autograd.boundary.kept_mutations import keep_mutations
 from precast.autograd.boundary.mutation_epilogue import updates_of
 from precast.autograd.boundary.subclasses import by_value, plain_count
 from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts
-from precast.autograd.compilers_in_use import compile_graph
+from precast.autograd.compilers_in_use import start_graph
 from precast.autograd.job import Job
 from precast.autograd.trace_graphs import TracedGraph, trace_inference, trace_joint
 from precast.ir.boundary import BoundaryFacts, Relation
@@ -57,7 +57,7 @@ def _inference_parts(
         facts = keep_mutations(traced.module, facts)
         traced = replace(traced, results=(None,) * len(facts.values))
     _mark_state(traced, facts, job)
-    compiled = compile_graph(job.compilers.inference, traced.module, job.compilation.graph_name(INFERENCE))
+    compiled = start_graph(job.compilers.inference, traced.module, job.compilation.graph_name(INFERENCE))()
     # The program itself kept autograd from seeing what it does with them (no_grad blocks, detach).
     hides_gradients = torch.is_grad_enabled() and any(fact.requires_grad for fact in facts.inputs)
     parts = CallParts(
@@ -96,11 +96,11 @@ def _training_parts(
         updated=facts.updated,
         is_random=facts.is_random,
     )
+    # Both are begun before either is waited for.
+    finish_forward = start_graph(job.compilers.forward, forward, job.compilation.graph_name(FORWARD))
+    finish_backward = start_graph(job.compilers.backward, backward, job.compilation.graph_name(BACKWARD))
     return CallParts(
-        {
-            FORWARD: compile_graph(job.compilers.forward, forward, job.compilation.graph_name(FORWARD)),
-            BACKWARD: compile_graph(job.compilers.backward, backward, job.compilation.graph_name(BACKWARD)),
-        },
+        {FORWARD: finish_forward(), BACKWARD: finish_backward()},
         {FORWARD: (traced.inputs, results), BACKWARD: (traced.tangents, gradients)},
         training=training,
         reads_grad_mode=reads_grad_mode(forward.graph),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from precast.errors import BuildError
+from precast.ir.loops.sources import Effort
 
 CANDIDATES = ("g++", "c++", "clang++")
 # NaN and infinity keep their meaning; what is given up is errno, trapping, and nothing else. Products and sums are
@@ -18,6 +19,10 @@ COMPILE_FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fwrapv", "-fno-math-errno",
     "-fno-trapping-math", "-ffp-contract=off", "-Wno-unknown-pragmas",
 )  # fmt: skip
+# Routines are vectorized as kernels are, and not copied for every case; straight-line code is not worth a look.
+EFFORT_FLAGS: Mapping[Effort, tuple[str, ...]] = {
+    "loops": (), "routines": ("-O2", "-fvect-cost-model=dynamic"), "once": ("-O0",),
+}  # fmt: skip
 # The C++ library is linked in: a shipped model needs only libc, libm and libgomp, and oneDNN where it calls it.
 LINK_FLAGS = (
     "-shared", "-fopenmp", "-static-libstdc++", "-static-libgcc", "-Wl,-Bsymbolic", "-Wl,--build-id=none",

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from os import cpu_count
 from pathlib import Path
 
-from precast.build.compiler import COMPILE_FLAGS, LINK_FLAGS, Compiler, find_compiler, run_compiler
-from precast.build.onednn import OneDnn, find_onednn
-from precast.build.progress import Progress, showing_progress
-from precast.cache import Store, content_key, processor_identity
+from precast.build.compiler import LINK_FLAGS, Compiler, find_compiler, run_compiler
+from precast.build.objects import Tools, compile_early, compile_objects, object_keys
+from precast.build.onednn import find_onednn
+from precast.build.progress import showing_progress
+from precast.cache import Store, content_key
 from precast.errors import BuildError
-from precast.ir.loops.sources import Sources, Unit
+from precast.ir.loops.sources import Sources
 
-OBJECTS, LIBRARIES = "objects", "libraries"
-"""Kinds of the store's entries."""
+LIBRARIES = "libraries"
+"""The kind of the store's entries."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,23 @@ def build(
     onednn_prefix: Path | None = None,
 ) -> Library:
     """Build `sources`, or find them built; the compiler runs only for what is new."""
-    recipe = _Recipe(sources, find_compiler(compiler), tuple(extra_flags), _onednn(sources, onednn_prefix))
+    recipe = _Recipe(sources, _tools(sources, compiler, extra_flags, onednn_prefix))
     path = store.file(LIBRARIES, recipe.key, lambda target: recipe.link(target, store), suffix=".so")
     return Library(recipe.key, path, recipe.needs)
+
+
+def start_build(sources: Sources, *, store: Store, compiler: str | None = None) -> Callable[[], Library]:
+    """Build on a thread of its own; what is returned waits for that. Call it inside ``store.held()``."""
+    begun = ThreadPoolExecutor(max_workers=1, thread_name_prefix="precast-build")
+    building = begun.submit(build, sources, store=store, compiler=compiler)
+    begun.shutdown(wait=False)
+
+    def finish() -> Library:
+        library = building.result()
+        # Until now, the store was free to make room.
+        return library if library.path.exists() else build(sources, store=store, compiler=compiler)
+
+    return finish
 
 
 def build_file(
@@ -61,37 +75,46 @@ def build_file(
 
     The bytes of the files in `data` are linked in as read-only memory that begins at a page, under these symbols.
     """
-    recipe = _Recipe(sources, find_compiler(compiler), tuple(extra_flags), _onednn(sources, None))
+    recipe = _Recipe(sources, _tools(sources, compiler, extra_flags))
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         linked = Path(scratch) / target.name
-        objects = [_data_object(name, path, Path(scratch), recipe.compiler) for name, path in (data or {}).items()]
+        objects = [
+            _data_object(name, path, Path(scratch), recipe.tools.compiler) for name, path in (data or {}).items()
+        ]
         recipe.link(linked, store, objects)
         os.replace(linked, target)
     return Library(recipe.key, target, recipe.needs)
 
 
-def _onednn(sources: Sources, prefix: Path | None) -> OneDnn | None:
-    return find_onednn(prefix) if sources.needs_onednn else None
+def build_early(sources: Sources, *, store: Store, compiler: str | None = None) -> None:
+    """Begin to compile units, of routines, that some library will need; for what is there, nothing is done."""
+    compile_early(sources, _tools(sources, compiler), store)
+
+
+def _tools(
+    sources: Sources, compiler: str | None, extra_flags: Sequence[str] = (), onednn_prefix: Path | None = None
+) -> Tools:
+    onednn = find_onednn(onednn_prefix) if sources.needs_onednn else None
+    return Tools(find_compiler(compiler), onednn, tuple(extra_flags))
 
 
 class _Recipe:
     """How one library is made, and the keys of what it is made of."""
 
-    def __init__(self, sources: Sources, compiler: Compiler, extra_flags: tuple[str, ...], onednn: OneDnn | None):
-        self.sources, self.compiler, self.onednn = sources, compiler, onednn
+    def __init__(self, sources: Sources, tools: Tools):
+        self.sources, self.tools = sources, tools
         # The library is linked without a path to oneDNN: whoever loads the model has loaded it before.
-        self.link_flags = [*LINK_FLAGS, *extra_flags, *([str(onednn.library)] if onednn else [])]
-        self.flags = [*COMPILE_FLAGS, *extra_flags]
-        machine = [compiler.identity, processor_identity(), *self.flags, onednn.identity if onednn else ""]
-        headers = [part for header in sources.headers for part in (header.name, header.text)]
-        self.keys = {unit: content_key([*machine, *headers, unit.name, unit.text]) for unit in sources.units}
+        libraries = [tools.onednn.library] if tools.onednn else []
+        self.link_flags = (*LINK_FLAGS, *tools.extra_flags, *map(str, libraries))
+        self.keys = object_keys(sources, tools)
         self.key = content_key([*self.keys.values(), *self.link_flags])
-        self.needs = (onednn.library.name,) if onednn else ()
+        self.needs = tuple(library.name for library in libraries)
 
     def link(self, target: Path, store: Store, further: Sequence[Path] = ()) -> None:
         with showing_progress("Building native code", total=len(self.sources.units) + 1) as progress:
-            objects = _objects(self.sources, self.keys, self.compiler, self.flags, self.onednn, store, progress)
-            run_compiler(self.compiler, [*objects, *further, *self.link_flags, "-o", target], what="to link the model")
+            objects = compile_objects(self.sources, self.keys, self.tools, store, progress)
+            arguments: list[str | Path] = [*objects, *further, *self.link_flags, "-o", target]
+            run_compiler(self.tools.compiler, arguments, what="to link the model")
 
 
 def _data_object(symbol: str, path: Path, folder: Path, compiler: Compiler) -> Path:
@@ -117,33 +140,3 @@ def find_library(key: str, needs: tuple[str, ...], *, store: Store) -> Library:
         )
 
     return Library(key, store.file(LIBRARIES, key, refuse, suffix=".so"), needs)
-
-
-def _objects(
-    sources: Sources,
-    keys: dict[Unit, str],
-    compiler: Compiler,
-    flags: list[str],
-    onednn: OneDnn | None,
-    store: Store,
-    progress: Progress,
-) -> list[Path]:
-    with tempfile.TemporaryDirectory(prefix="precast-") as scratch:
-        folder = Path(scratch)
-        for unit in (*sources.headers, *sources.units):
-            (folder / unit.name).write_text(unit.text)
-        includes: list[str | Path] = ["-I", folder]
-        if onednn:
-            includes += ["-I", onednn.include]
-
-        def compile_unit(unit: Unit) -> Path:
-            def make(target: Path) -> None:
-                arguments = [*flags, *includes, "-c", folder / unit.name, "-o", target]
-                run_compiler(compiler, arguments, what=f"the generated {unit.name}")
-
-            made = store.file(OBJECTS, keys[unit], make, suffix=".o")
-            progress.advance()
-            return made
-
-        with ThreadPoolExecutor(max_workers=cpu_count() or 1) as pool:
-            return list(pool.map(compile_unit, sources.units))

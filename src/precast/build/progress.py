@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 1.0
 """Seconds before anything is shown."""
+_screen = threading.Lock()
 
 
 class Progress:
@@ -33,7 +34,8 @@ class Progress:
 
     def start(self) -> None:
         with self._lock:
-            if not self._is_over:
+            # Two that wait at once would write over each other: the second stays silent.
+            if not self._is_over and _screen.acquire(blocking=False):
                 self._is_shown = True
                 self._bar.start()
 
@@ -42,6 +44,8 @@ class Progress:
             self._is_over = True
             if self._is_shown:
                 self._bar.stop()
+                self._is_shown = False
+                _screen.release()
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 
-from precast.build.library import Library, build, find_library
+from precast.build.library import Library, find_library, start_build
 from precast.cache import open_store
 from precast.codegen.describe import Entry as ProgramEntry
 from precast.codegen.generate import generate
@@ -30,32 +30,37 @@ from precast.runtime import open_library
 from precast.runtime.model import Entry
 
 
-def compile_or_freeze(
+def start_or_freeze(
     graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options
-) -> NativeGraph | FrozenGraph:
+) -> Callable[[], NativeGraph | FrozenGraph]:
     """Compile now, or, where parameters are taken for constants, when the first call tells them."""
     if not options.freeze:
-        return compile_graph(graph_module, compiler, options)
+        return start_graph(graph_module, compiler, options)
     if not compiler.is_for_inference:
         refuse_gradients()
-    return FrozenGraph(graph_module, lambda module: compile_graph(module, compiler, options))
+    frozen = FrozenGraph(graph_module, lambda module: start_graph(module, compiler, options)())
+    return lambda: frozen
 
 
-def compile_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options) -> NativeGraph:
-    """Lower, generate and build what of the graph can be native, or find it built; its attributes are constants."""
+def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options) -> Callable[[], NativeGraph]:
+    """Lower and generate what of the graph can be native, and begin to build it; its attributes are constants."""
     split = prepare_graph(graph_module, options)
     entries = lower_segments(split)
     if not entries:
-        return NativeGraph(split, (), StoredGraph("", (), ()), entries)
-    store = open_store(options)
-    with store.held():
-        sources = generate(entries, profile=options.profile)
-        library = build(sources, store=store, compiler=options.compiler)
-        stored = StoredGraph(library.key, library.needs, tuple(called_back(entry.program) for entry in entries))
-        compiled = NativeGraph(split, open_entries(library, stored.programs, weights_of(split)), stored, entries)
-    if options.profile:
-        compiler.profiled.add(compiled)
-    return compiled
+        return lambda: NativeGraph(split, (), StoredGraph("", (), ()), entries)
+    store, sources = open_store(options), generate(entries, profile=options.profile)
+    building = start_build(sources, store=store, compiler=options.compiler)
+
+    def finish() -> NativeGraph:
+        with store.held():
+            library = building()
+            stored = StoredGraph(library.key, library.needs, tuple(called_back(entry.program) for entry in entries))
+            compiled = NativeGraph(split, open_entries(library, stored.programs, weights_of(split)), stored, entries)
+        if options.profile:
+            compiler.profiled.add(compiled)
+        return compiled
+
+    return finish
 
 
 def restore_graph(data: bytes, graph_module: fx.GraphModule, options: Options) -> NativeGraph:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precast.build.compiler import find_compiler
-from precast.build.library import Library, find_library
+from precast.build.library import Library, build_early, find_library
 from precast.cache import content_key, open_store
+from precast.codegen.routines import routine_sources
 from precast.compilers.native_partition import native_partition
 from precast.compilers.native_standalone import StandaloneGraph, graph_of
 from precast.compilers.registry import Backend
+from precast.errors import BuildError
 from precast.options import Options, as_options
 from precast.runtime.model import Entry, open_library
 
 if TYPE_CHECKING:
+    import torch
     from torch import fx
 
     from precast.compilers.native import NativeGraph
@@ -63,9 +67,22 @@ class NativeCompiler:
         return content_key([_own_sources(), find_compiler(options.compiler).identity, str(options.freeze)])
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph | FrozenGraph:
-        from precast.compilers.native import compile_or_freeze
+        return self.start(graph_module, example_inputs)()
 
-        return compile_or_freeze(graph_module, self, as_options(self.options))
+    def get_ready(self, state: Sequence[torch.Tensor]) -> None:
+        """Begin to build the routines that programs over such state call, while they are traced."""
+        options = as_options(self.options)
+        # That there is no compiler, say, is told to whoever needs it.
+        with suppress(BuildError, OSError):
+            build_early(routine_sources(_likely_routines(state)), store=open_store(options), compiler=options.compiler)
+
+    def start(
+        self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[[], NativeGraph | FrozenGraph]:
+        """Lower the graph and begin to build it; what is returned waits for that."""
+        from precast.compilers.native import start_or_freeze
+
+        return start_or_freeze(graph_module, self, as_options(self.options))
 
     def store(self, compiled: Any) -> bytes | None:
         # A profile is told in terms of the programs, which are not stored; constants are known at the first call only.
@@ -95,6 +112,12 @@ class NativeCompiler:
         with store.held():
             library = find_library(stored["library"], tuple(stored["needs"]), store=store)
             return graph_of(content, _open_entries(library, stored))
+
+
+def _likely_routines(state: Sequence[torch.Tensor]) -> set[str]:
+    """By the ranks of parameters: matrices are multiplied, images convolved."""
+    highest = max((each.ndim for each in state if each.requires_grad), default=0)
+    return {"matmul", "convolution"} if highest > 3 else {"matmul"} if highest > 1 else set()
 
 
 def _open_entries(library: Library, stored: Mapping[str, Any]) -> tuple[Entry, ...]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Effort = Literal["loops", "routines", "once"]
+"""What a unit's code is, and so how hard the compiler should try: kernels; routines of ours; what runs once a call."""
 
 
 @dataclass(frozen=True)
@@ -11,12 +15,17 @@ class Unit:
 
     name: str
     text: str
+    effort: Effort = "loops"
+    needs_onednn: bool = False
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything the C++ compiler is given: units, headers by name, and whether oneDNN is called."""
+    """Everything the C++ compiler is given: units, and headers by name."""
 
     units: tuple[Unit, ...]
     headers: tuple[Unit, ...]
-    needs_onednn: bool
+
+    @property
+    def needs_onednn(self) -> bool:
+        return any(unit.needs_onednn for unit in self.units)

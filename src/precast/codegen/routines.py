@@ -1,0 +1,44 @@
+"""The fixed part of a library: the C interface, the routines that programs call, and the headers of all units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from precast.ir.loops.sources import Sources, Unit
+
+ROUTINE_FILES = {
+    "convolution": "convolution",
+    "convolution_backward_data": "convolution",
+    "convolution_backward_weights": "convolution",
+}
+"""Which source file has a routine, where it is not the file of its own name."""
+NEEDS_ONEDNN = frozenset({"convolution", "matmul"})
+"""Files that call oneDNN."""
+_HERE = Path(__file__).parent
+
+
+def routine_sources(routines: Iterable[str]) -> Sources:
+    """What every library has, and these routines. Which program it is for does not matter."""
+    files = sorted({ROUTINE_FILES.get(routine, routine) for routine in routines})
+    return Sources(tuple(_unit(name) for name in ("support", "state", *files)), _headers())
+
+
+@cache
+def _unit(name: str) -> Unit:
+    text = (_HERE / "support" / f"{name}.cpp").read_text()
+    return Unit(f"{name}.cpp", text, "routines", needs_onednn=name in NEEDS_ONEDNN)
+
+
+@cache
+def _headers() -> tuple[Unit, ...]:
+    paths = sorted([*_HERE.glob("include/*.h"), *_HERE.glob("support/*.h"), public_header()])
+    return tuple(Unit(path.name, path.read_text()) for path in paths)
+
+
+def public_header() -> Path:
+    """Where ``precast.h`` lies: inside an installed package, or at the root of a checkout."""
+    package = _HERE.parent
+    candidates = [package / "include" / "precast.h", package.parent.parent / "include" / "precast.h"]
+    return next(path for path in candidates if path.exists())
