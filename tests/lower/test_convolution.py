@@ -1,5 +1,7 @@
 """Convolutions and their gradients, in all geometries, against eager and float64."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -64,6 +66,51 @@ CASES |= {
     "backward_of_weight": (
         backward(*PLAIN, mask=(False, True, False)), [floats(2, 6, 9, 8), IMAGE, FILTERS]),
 }  # fmt: skip
+
+
+def channels_last(*shape, seed=0):
+    return floats(*shape, seed=seed).to(memory_format=torch.channels_last)
+
+
+# Wide enough, and laid out, for Winograd's way: even and odd sizes, all paddings, channels that fill no block.
+WINOGRAD = {
+    "even": ((2, 64, 12, 10), (64, 64, 3, 3), 1),
+    "odd": ((1, 32, 15, 13), (48, 32, 3, 3), 1),
+    "unpadded": ((2, 32, 11, 14), (64, 32, 3, 3), 0),
+    "padded_twice": ((1, 48, 9, 16), (32, 48, 3, 3), 2),
+    "several_blocks": ((3, 32, 20, 21), (32, 32, 3, 3), 1),
+}
+for name, (source, weight, padding) in WINOGRAD.items():
+    geometry = ([1, 1], [padding, padding], [1, 1], False, [0, 0], 1)
+    x, w = channels_last(*source), floats(*weight, seed=1)
+    dy = torch.randn_like(aten.convolution(x, w, None, *geometry))
+    CASES[f"winograd_{name}"] = (forward(*geometry), [x, w, floats(weight[0], seed=2)])
+    CASES[f"winograd_{name}_backward"] = (backward(*geometry), [dy, x, w])
+CASES["winograd_finished"] = (
+    lambda x, w, b, y: (F.conv2d(x, w, b, padding=1) + y).relu(),
+    [channels_last(2, 32, 12, 11), floats(32, 32, 3, 3), floats(32), channels_last(2, 32, 12, 11, seed=1)],
+)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e38])
+def test_what_is_not_finite_stays_where_it_is(model, value):
+    x, w, b = CASES["winograd_even"][1]
+    x = x.clone()
+    x[0, 3, 5, 5] = value
+    (ours,), eager = model["winograd_even"](x, w, b), F.conv2d(x, w, b, padding=1)
+    assert torch.equal(ours.isfinite(), eager.isfinite())
+    assert torch.equal(ours.isnan(), eager.isnan())
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_gradients_that_are_not_finite_stay_where_they_are(model, value):
+    dy, x, w = CASES["winograd_even_backward"][1]
+    dy = dy.clone()
+    dy[1, 7, 4, 9] = value
+    for ours, eager in zip(
+        model["winograd_even_backward"](dy, x, w), CASES["winograd_even_backward"][0](dy, x, w), strict=True
+    ):
+        assert torch.equal(ours.isfinite(), eager.isfinite())
 
 
 @pytest.fixture(scope="module")

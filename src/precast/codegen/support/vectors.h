@@ -1,0 +1,47 @@
+// Vectors of floats as wide as this processor's registers, for loops that compilers do not make vectors of by themselves.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+#include <immintrin.h>
+#endif
+
+namespace precast {
+
+#if defined(__AVX512F__)
+constexpr int64_t vector_lanes = 16;
+constexpr bool has_vectors = true;
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int64_t vector_lanes = 8;
+constexpr bool has_vectors = true;
+#else
+constexpr int64_t vector_lanes = 4;
+constexpr bool has_vectors = false;
+#endif
+
+typedef float float_vector __attribute__((vector_size(vector_lanes * sizeof(float))));
+
+inline float_vector load_vector(const float* from) {
+    float_vector value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+inline void store_vector(float* to, float_vector value) { std::memcpy(to, &value, sizeof value); }
+inline float_vector same_in_all(float value) { return float_vector{} + value; }
+
+// a * b + c, rounded once.
+inline float_vector multiply_add(float_vector a, float_vector b, float_vector c) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<float_vector>(
+        _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+#elif defined(__AVX2__) && defined(__FMA__)
+    return reinterpret_cast<float_vector>(
+        _mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#else
+    return a * b + c;
+#endif
+}
+
+}  // namespace precast
