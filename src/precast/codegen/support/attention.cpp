@@ -12,23 +12,24 @@ namespace {
 struct running_row {
     float top, sum;
 
-    // Makes powers of the scores; gives what the sums of earlier blocks are to be multiplied by.
+    // Makes powers of the scores, which have room for whole vectors; gives what the sums of earlier blocks are to be multiplied by.
     float take(float* scores, int64_t count) {
-        float highest = top;
-#pragma omp simd reduction(max : highest)
-        for (int64_t each = 0; each < count; ++each) highest = scores[each] > highest ? scores[each] : highest;
-        // A row that sees nothing has no largest score, and gives 0.
-        const float base = highest == -infinity<float> ? 0 : highest;
-        float more = 0;
-#pragma omp simd reduction(+ : more)
-        for (int64_t each = 0; each < count; ++each) {
-            const float power = exp(scores[each] - base);
-            scores[each] = power;
-            more += power;
+        const int64_t padded = rounded_up(count, lanes);
+        std::fill(scores + count, scores + padded, -infinity<float>);
+        lane_vector highest = top - lane_vector{}, more = {};
+        for (int64_t each = 0; each < padded; each += lanes) {
+            const lane_vector values = vector_at(scores + each);
+            highest = values > highest ? values : highest;
         }
-        const float factor = exp(top - base);
-        sum = sum * factor + more;
-        top = highest;
+        const float before = top;
+        top = largest_of(highest);
+        // A row that sees nothing has no largest score, and gives 0.
+        const float base = top == -infinity<float> ? 0 : top;
+#pragma omp simd
+        for (int64_t each = 0; each < padded; ++each) scores[each] = exp(scores[each] - base);
+        for (int64_t each = 0; each < padded; each += lanes) more += vector_at(scores + each);
+        const float factor = before == top ? 1 : exp(before - base);
+        sum = sum * factor + sum_of(more);
         return factor;
     }
 };

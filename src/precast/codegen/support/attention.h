@@ -77,8 +77,12 @@ inline void multiply_packed(const attention_problem& problem, int64_t rows, cons
 inline void add_mask(const attention_problem& problem, int64_t head, int64_t query, int64_t start, int64_t count, float* scores, float* line) {
     if (!problem.mask) return;
     const auto& mask = *problem.mask;
-    read_line(mask, problem.start_of(mask, head) + query * mask.strides[2] + start * mask.strides[3], mask.strides[3], count, line);
-    for (int64_t each = 0; each < count; ++each) scores[each] += line[each];
+    const int64_t place = problem.start_of(mask, head) + query * mask.strides[2] + start * mask.strides[3];
+    const bool is_plain = mask.dtype.bits == 32 && mask.strides[3] == 1;
+    if (!is_plain) read_line(mask, place, mask.strides[3], count, line);
+    const float* added = is_plain ? static_cast<const float*>(mask.data) + place : line;
+#pragma omp simd
+    for (int64_t each = 0; each < count; ++each) scores[each] += added[each];
 }
 
 inline float* floats(context* context, int64_t count) {

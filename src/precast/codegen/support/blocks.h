@@ -35,6 +35,32 @@ inline lane_vector multiply_add(lane_vector a, lane_vector b, lane_vector c) {
 #endif
 }
 
+inline float sum_of(lane_vector values) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps(values);
+#else
+    float total = 0;
+    for (int64_t each = 0; each < lanes; ++each) total += values[each];
+    return total;
+#endif
+}
+
+inline float largest_of(lane_vector values) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps(values);
+#else
+    float largest = values[0];
+    for (int64_t each = 1; each < lanes; ++each) largest = values[each] > largest ? values[each] : largest;
+    return largest;
+#endif
+}
+
+inline lane_vector vector_at(const float* place) {
+    lane_vector values;
+    std::memcpy(&values, place, sizeof values);
+    return values;
+}
+
 inline int64_t rounded_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
 // The left operand may be walked in any direction; its elements are read one by one.
@@ -123,17 +149,21 @@ inline float single_of(const strided& tensor, int64_t place) {
     return static_cast<float>(static_cast<const float16*>(tensor.data)[place]);
 }
 
+// Rows are short: calling memcpy takes longer than copying.
+inline void copy_line(const float* from, float* to, int64_t count) {
+    int64_t each = 0;
+    for (; each + lanes <= count; each += lanes) std::memcpy(to + each, from + each, sizeof(lane_vector));
+    for (; each < count; ++each) to[each] = from[each];
+}
+
 inline void read_line(const strided& from, int64_t start, int64_t step, int64_t count, float* to) {
-    if (from.dtype.bits == 32 && step == 1) {
-        std::memcpy(to, static_cast<const float*>(from.data) + start, static_cast<size_t>(count) * sizeof(float));
-        return;
-    }
+    if (from.dtype.bits == 32 && step == 1) return copy_line(static_cast<const float*>(from.data) + start, to, count);
     for (int64_t each = 0; each < count; ++each) to[each] = single_of(from, start + each * step);
 }
 
 inline void write_line(const float* from, const strided& to, int64_t start, int64_t step, int64_t count) {
     if (to.dtype.bits == 32 && step == 1)
-        std::memcpy(static_cast<float*>(to.data) + start, from, static_cast<size_t>(count) * sizeof(float));
+        copy_line(from, static_cast<float*>(to.data) + start, count);
     else if (to.dtype.bits == 32)
         for (int64_t each = 0; each < count; ++each) static_cast<float*>(to.data)[start + each * step] = from[each];
     else if (to.dtype.code == 4)
