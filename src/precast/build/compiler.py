@@ -21,8 +21,10 @@ COMPILE_FLAGS = (
 )  # fmt: skip
 # Routines are vectorized as kernels are, and not copied for every case; straight-line code is not worth a look.
 EFFORT_FLAGS: Mapping[Effort, tuple[str, ...]] = {
-    "loops": (), "routines": ("-O2", "-fvect-cost-model=dynamic"), "once": ("-O0",),
-}  # fmt: skip
+    "loops": (),
+    "routines": ("-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fversion-loops-for-strides"),
+    "once": ("-O0",),
+}
 # The C++ library is linked in: a shipped model needs only libc, libm and libgomp, and oneDNN where it calls it.
 LINK_FLAGS = (
     "-shared", "-fopenmp", "-static-libstdc++", "-static-libgcc", "-Wl,-Bsymbolic", "-Wl,--build-id=none",

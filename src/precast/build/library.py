@@ -87,7 +87,7 @@ def build_file(
 
 
 def build_early(sources: Sources, *, store: Store, compiler: str | None = None) -> None:
-    """Begin to compile units, of routines, that some library will need; for what is there, nothing is done."""
+    """Begin to compile units that some library will need; for those that are there, nothing is done."""
     compile_early(sources, _tools(sources, compiler), store)
 
 

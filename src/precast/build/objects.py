@@ -36,7 +36,7 @@ class Tools:
 
 
 def compile_early(sources: Sources, tools: Tools, store: Store) -> None:
-    """Begin to compile routines that some program will need, unless they are in the store, or have been begun."""
+    """Begin to compile units that some program will need, unless they are in the store, or have been begun."""
     missing = {
         key: unit
         for unit, key in object_keys(sources, tools).items()
@@ -45,8 +45,9 @@ def compile_early(sources: Sources, tools: Tools, store: Store) -> None:
     if missing:
         folder = new_scratch_folder()
         write_sources(sources, folder)
-        command = [*tools.compiler.command, *tools.flags("routines", folder)]
-        start(command, {key: folder / unit.name for key, unit in missing.items()})
+    for effort in {unit.effort: None for unit in missing.values()}:
+        command = [*tools.compiler.command, *tools.flags(effort, folder)]
+        start(command, {key: folder / unit.name for key, unit in missing.items() if unit.effort == effort})
 
 
 def object_keys(sources: Sources, tools: Tools) -> dict[Unit, str]:

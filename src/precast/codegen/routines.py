@@ -14,6 +14,8 @@ ROUTINE_FILES = {
     "convolution_backward_weights": "convolution",
 }
 """Which source file has a routine, where it is not the file of its own name."""
+IN_LOOPS = frozenset({"convolution", "scan", "search", "sort"})
+"""Files whose loops run slower when they are compiled as routines are."""
 NEEDS_ONEDNN = frozenset({"convolution", "matmul"})
 """Files that call oneDNN."""
 _HERE = Path(__file__).parent
@@ -28,7 +30,7 @@ def routine_sources(routines: Iterable[str]) -> Sources:
 @cache
 def _unit(name: str) -> Unit:
     text = (_HERE / "support" / f"{name}.cpp").read_text()
-    return Unit(f"{name}.cpp", text, "routines", needs_onednn=name in NEEDS_ONEDNN)
+    return Unit(f"{name}.cpp", text, "loops" if name in IN_LOOPS else "routines", needs_onednn=name in NEEDS_ONEDNN)
 
 
 @cache
