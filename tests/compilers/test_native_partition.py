@@ -4,10 +4,12 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import precast
 from precast.compilers.native import BACKEND
+from precast.compilers.native_partition import native_partition
 
 
 def network() -> nn.Module:
@@ -38,6 +40,23 @@ def test_places_of_a_pool_lie_as_its_images():
     with torch.autograd.graph.saved_tensors_hooks(lambda x: found.append(x) or x, lambda x: x):
         precast.compile(pooled)(IMAGES)
     assert {each.stride()[1] for each in found if each.dtype == torch.int64} == {1}
+
+
+def test_images_inside_the_backward_lie_channels_last():
+    passed = []
+
+    def backward_compiler(module, _):
+        passed.extend(node.meta["val"] for node in module.graph.nodes if node.op == "call_function")
+        return module.forward
+
+    convolve = precast.aot_function(
+        lambda x, w: F.conv2d(F.conv2d(x, w).tanh(), w).sum(), fw_compiler=lambda module, _: module.forward,
+        bw_compiler=backward_compiler, partition_fn=native_partition,
+    )  # fmt: skip
+    convolve(torch.randn(2, 4, 9, 8), torch.randn(4, 4, 3, 3, requires_grad=True)).backward()
+    images = [each for each in passed if isinstance(each, torch.Tensor) and each.shape == (2, 4, 7, 6)]
+    assert len(images) >= 2
+    assert all(each.stride()[1] == 1 for each in images)
 
 
 def test_results_and_gradients_are_those_of_eager():

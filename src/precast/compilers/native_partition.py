@@ -1,4 +1,4 @@
-"""The split that native code likes: images that the forward saves for the backward lie channels last.
+"""The split that native code likes: images that the backward is given, and those inside it, lie channels last.
 
 Before: ``conv`` is saved as ``f32[8, 64, 56, 56]`` with strides (200704, 3136, 56, 1), as eager lays it out
 After:  the same with strides (200704, 1, 3584, 64), for the forward's result and the backward's input
@@ -25,7 +25,11 @@ _aten = torch.ops.aten
 _RANKS = (4, 5)
 _CONVOLUTIONS = {_aten.convolution.default: (0,), _aten.convolution_backward.default: (0, 1)}
 """Operators that like images channels last → which of their arguments are images."""
-_BY_MEMORY = (_aten.as_strided.default, _aten.as_strided_scatter.default)
+_BY_MEMORY = (
+    _aten.as_strided.default, _aten.as_strided_scatter.default, _aten.view.default, _aten._unsafe_view.default,
+    _aten.view.dtype, _aten.view_as_complex.default,
+)  # fmt: skip
+"""Operators that depend on how their argument lies in memory, if torch should run them."""
 
 
 def native_partition(
@@ -36,6 +40,7 @@ def native_partition(
         joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others
     )
     lay_out_saved_images(forward, backward, num_fwd_outputs=num_fwd_outputs)
+    lay_out_inner_images(backward)
     return forward, backward
 
 
@@ -48,16 +53,24 @@ def lay_out_saved_images(forward: fx.GraphModule, backward: fx.GraphModule, *, n
     for placeholder in placeholders_of(backward.graph):
         node = saved.get(placeholder.name)
         if node is not None and node.name in images and _may_be_laid_out(node, placeholder):
-            value = value_of(node)
-            assert isinstance(value, FakeTensor)
-            with value.fake_mode:
-                arranged = torch.empty_strided(value.shape, _channels_last_strides(value), dtype=value.dtype)
-            _lay_out(node, arranged)
-            set_value(placeholder, arranged)
+            _lay_out(node)
+            set_value(placeholder, value_of(node))
 
 
-def _lay_out(node: fx.Node, arranged: torch.Tensor) -> None:
-    """Say that ``node`` gives ``arranged``, and so does the operator that it takes one of several results from."""
+def lay_out_inner_images(backward: fx.GraphModule) -> None:
+    """The same for what nobody outside sees: where the graph is cut into segments, it passes from one to the next."""
+    images, results = _images(backward.graph), set(results_of(backward.graph))
+    for node in backward.graph.nodes:
+        if node.name in images and node not in results and _may_be_laid_out(node, node):
+            _lay_out(node)
+
+
+def _lay_out(node: fx.Node) -> None:
+    """Say that ``node`` lies channels last; where it is one of several results, its operator says so too."""
+    value = value_of(node)
+    assert isinstance(value, FakeTensor)
+    with value.fake_mode:
+        arranged = torch.empty_strided(value.shape, _channels_last_strides(value), dtype=value.dtype)
     set_value(node, arranged)
     if node.target is getitem:
         (operator,) = node.all_input_nodes
@@ -67,7 +80,8 @@ def _lay_out(node: fx.Node, arranged: torch.Tensor) -> None:
 
 
 def _may_be_laid_out(node: fx.Node, placeholder: fx.Node) -> bool:
-    if node.op != "call_function" or Fact.VIEW in facts_of(node) or not isinstance(value_of(node), FakeTensor):
+    is_view = node.target is not getitem and Fact.VIEW in facts_of(node)
+    if node.op != "call_function" or is_view or not isinstance(value_of(node), FakeTensor):
         return False
     return all(user.target not in _BY_MEMORY for user in (*node.users, *placeholder.users))
 
