@@ -43,6 +43,8 @@ CASES = {
     "three_dimensions": (
         lambda x, w, b: F.conv3d(x, w, b).relu(), [floats(1, 2, 4, 5, 6), floats(3, 2, 2, 2, 2), floats(3)]),
     "bf16": (lambda x, w, b: F.linear(x, w, b).relu(), [each.bfloat16() for each in LINEAR]),
+    "to_half": (lambda x, w: ((x @ w) * 2).bfloat16(), [floats(5, 7), floats(7, 6)]),
+    "to_whole_numbers": (lambda x, w: F.relu(x @ w).long(), [floats(5, 7), floats(7, 6)]),
     "double": (lambda x, w, b: F.linear(x, w, b).relu(), [each.double() for each in LINEAR]),
     "nothing": (lambda x, w, b: F.linear(x, w, b).relu(), [floats(0, 7), floats(6, 7), floats(6)]),
     "no_depth": (lambda x, w, b: F.linear(x, w, b).relu(), [floats(5, 0), floats(6, 0), floats(6)]),

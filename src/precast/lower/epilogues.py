@@ -81,6 +81,9 @@ def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | 
         return None
     reached, value = parts[-1].reached, match.definition.value
     target = match.view_of(match.definition.buffer, match.definition.offset)
+    if target is not None and target.dtype != call.outputs[0].dtype:
+        # The routine writes the type that it computes.
+        target = None
     if target is not None and (reached is value or (isinstance(value, Cast) and value.value is reached)):
         return match.grown(parts, target, kernel.origins, names)
     if match.load.buffer.dtype != "f32":
