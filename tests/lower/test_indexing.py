@@ -36,6 +36,12 @@ CASES = {
     "as_strided_scatter": (
         lambda x, part: x.as_strided_scatter(part, (2, 3), (6, 2), 1), [floats(4, 6), floats(2, 3, seed=1)]),
     "gather_nothing": (lambda x, i: x.gather(0, i), [floats(4), torch.zeros(1, 0, dtype=torch.int64)]),
+    "gather_nothing_of_rows": (lambda x, i: x.gather(0, i), [floats(4, 3), torch.zeros(0, dtype=torch.int64)]),
+    "scatter_add_nothing": (
+        lambda x, i, s: x.scatter_add(0, i, s), [floats(4), torch.zeros(1, 0, dtype=torch.int64), floats(1, 0)]),
+    "scatter_reduce_nothing": (
+        lambda x, i, s: x.scatter_reduce(0, i, s, "amax"),
+        [floats(4, 3), torch.zeros(0, dtype=torch.int64), floats(0)]),
     "take": (torch.take, [floats(4, 3), torch.tensor([[0, 11], [-1, -12]])]),
     "take_zero_dim": (torch.take, [floats(4, 3), torch.tensor(5)]),
     "put": (torch.put, [floats(4, 3), torch.tensor([0, 11, -2]), floats(3, seed=1)]),

@@ -36,8 +36,8 @@ def gather(builder: Builder, source: Buffer, dim: int, index: Buffer, *, sparse_
     if not source.shape:
         check_bounds(builder, index, constant(1), error="value", message=out_of_bounds(0, constant(1)))
         return builder.define(lambda at: Load(source, ()))
-    if len(index.shape) > len(source.shape):
-        # Only an index that chooses nothing may have more dimensions.
+    if max(len(index.shape), 1) != len(source.shape):
+        # Only an index that chooses nothing may have other dimensions.
         return builder.define(lambda at: Constant(0, source.dtype))
     dim = dim % len(source.shape)
     check_bounds(builder, index, source.shape[dim], error="value", message=out_of_bounds(dim, source.shape[dim]))

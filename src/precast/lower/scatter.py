@@ -80,6 +80,8 @@ def _along(source: Buffer, dim: int, index: Buffer) -> Callable[[Indices], Targe
 
 
 def _scatter(builder: Builder, source: Buffer, dim: int, index: Buffer, value: Operand, reduce: str | None) -> Buffer:
+    if _chooses_nothing(source, index):
+        return builder.pointwise(lambda value: value, source)
     dim = dim % max(len(source.shape), 1)
     size = source.shape[dim] if source.shape else constant(1)
     check_bounds(builder, index, size, error="value", message=out_of_bounds(dim, size))
@@ -93,6 +95,11 @@ def _scatter(builder: Builder, source: Buffer, dim: int, index: Buffer, value: O
         return builder.define(lambda at: _chosen(source, dim, index, at, written))
     combine = None if reduce is None else _COMBINATIONS[reduce]
     return scatter_into(builder, source, index.shape, _along(source, dim, index), written, combine=combine)
+
+
+def _chooses_nothing(source: Buffer, index: Buffer) -> bool:
+    """Whether an index has other dimensions than what it goes with, as only an empty one may."""
+    return max(len(source.shape), 1) != max(len(index.shape), 1)
 
 
 def _chooses_one(source: Buffer, dim: int, index: Buffer) -> bool:
@@ -126,6 +133,8 @@ def scatter_add(builder: Builder, source: Buffer, dim: int, index: Buffer, src: 
 def scatter_reduce(
     builder: Builder, source: Buffer, dim: int, index: Buffer, src: Buffer, reduce: str, *, include_self: bool = True
 ) -> Buffer:
+    if _chooses_nothing(source, index):
+        return builder.pointwise(lambda value: value, source)
     dim = dim % max(len(source.shape), 1)
     size = source.shape[dim] if source.shape else constant(1)
     check_bounds(builder, index, size, error="value", message=out_of_bounds(dim, size))
