@@ -31,6 +31,11 @@ def test_softmax_is_one_pass_over_each_row(assert_golden):
     assert_golden("softmax", unit(sources, "kernels_0.cpp"))
 
 
+def test_bfloat16_is_a_float_between_loading_and_storing(assert_golden):
+    program = lowered(lambda x, y: ((x + y) * y).relu(), *(torch.zeros(500, dtype=torch.bfloat16) for _ in range(2)))
+    assert_golden("bfloat16", unit(generate([make_entry(program)]), "kernels_0.cpp"))
+
+
 def layers(count):
     def run(x, w):
         for _ in range(count):

@@ -59,7 +59,7 @@ class Expressions:
                 continue
             text = self._text(value, lambda operand: texts[numbers[id(operand)]])
             is_leaf = isinstance(value, Constant | Accumulated) or _is_number(value)
-            if not is_leaf and (number in names or readers[number] > 1):
+            if not is_leaf and not text.isidentifier() and (number in names or readers[number] > 1):
                 name = self.namer.fresh(names.get(number, f"t{len(lines)}"))
                 lines.append(f"const {CPP_TYPES[value.dtype]} {name} = {_unwrapped(text)};")
                 text = name
@@ -91,15 +91,22 @@ class Expressions:
             case Load(buffer, indices, guard):
                 element = f"{self.pointers[buffer]}[{_place(buffer.offset(indices), text_of)}]"
                 element = f"({element} != 0)" if buffer.dtype == "bool" else element
+                element = f"precast::cast<float>({element})" if buffer.dtype == "bf16" else element
                 return element if guard is None else f"({text_of(guard)} ? {element} : {CPP_TYPES[value.dtype]}(0))"
             case Constant(number, dtype):
                 return literal(number, dtype)
             case IndexValue(index, dtype) if index.constant is not None:
                 return literal(index.constant, dtype)
             case IndexValue(index, dtype):
-                return f"static_cast<{CPP_TYPES[dtype]}>({_place(index, text_of)})"
+                text = f"static_cast<{CPP_TYPES[dtype]}>({_place(index, text_of)})"
+                return f"precast::rounded({text})" if dtype == "bf16" else text
             case Apply(operation, arguments, dtype):
                 return _operation_text(operation, list(map(text_of, arguments)), dtype)
+            case Cast(inner, "f32") if inner.dtype == "bf16":
+                return text_of(inner)
+            case Cast(inner, "bf16"):
+                text = _unwrapped(text_of(inner))
+                return f"precast::rounded({text if inner.dtype == 'f32' else f'precast::cast<float>({text})'})"
             case Cast(inner, dtype):
                 return f"precast::cast<{CPP_TYPES[dtype]}>({_unwrapped(text_of(inner))})"
             case Accumulated(accumulator):

@@ -158,6 +158,7 @@ class _KernelWriter:
         names = {each: subscript_text(each, f"({values[id(each.value)]})") for each in offset.computed}
         element = f"{self.pointers[store.buffer]}[{index_text(offset, names)}]"
         value, dtype = values[id(store.value)], store.buffer.dtype
+        value = f"precast::truncated({value})" if dtype == "bf16" else value
         if store.combine is None:
             text = f"{element} = {value};"
         elif dtype == "bool":

@@ -7,17 +7,25 @@
 
 namespace precast {
 
+// The nearest number that is a bfloat16, ties to even; a NaN keeps a set bit.
+inline float rounded(float value) {
+    const uint32_t raw = to_bits(value), nearest = (raw + 0x7fffu + ((raw >> 16) & 1u)) & 0xffff0000u;
+    return from_bits<float>(value != value ? 0x7fc00000u : nearest);
+}
+
 struct bfloat16 {
     uint16_t bits;
     bfloat16() = default;
-    explicit bfloat16(float value) {
-        const uint32_t raw = to_bits(value);
-        // Round to nearest, ties to even; a NaN keeps a set bit.
-        const uint32_t rounded = (raw + 0x7fffu + ((raw >> 16) & 1u)) >> 16;
-        bits = static_cast<uint16_t>(value != value ? 0x7fc0u : rounded);
-    }
+    explicit bfloat16(float value) : bits(static_cast<uint16_t>(to_bits(rounded(value)) >> 16)) {}
     operator float() const { return from_bits<float>(static_cast<uint32_t>(bits) << 16); }
 };
+
+// Of a number that is a bfloat16 already.
+inline bfloat16 truncated(float value) {
+    bfloat16 result;
+    result.bits = static_cast<uint16_t>(to_bits(value) >> 16);
+    return result;
+}
 
 using float16 = _Float16;
 

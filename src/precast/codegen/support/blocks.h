@@ -156,20 +156,30 @@ inline void copy_line(const float* from, float* to, int64_t count) {
     for (; each < count; ++each) to[each] = from[each];
 }
 
+template <class T>
+void widen_line(const T* from, int64_t step, int64_t count, float* to) {
+#pragma omp simd
+    for (int64_t each = 0; each < count; ++each) to[each] = static_cast<float>(from[each * step]);
+}
+
+template <class T>
+void narrow_line(const float* from, T* to, int64_t step, int64_t count) {
+#pragma omp simd
+    for (int64_t each = 0; each < count; ++each) to[each * step] = T(from[each]);
+}
+
 inline void read_line(const strided& from, int64_t start, int64_t step, int64_t count, float* to) {
-    if (from.dtype.bits == 32 && step == 1) return copy_line(static_cast<const float*>(from.data) + start, to, count);
-    for (int64_t each = 0; each < count; ++each) to[each] = single_of(from, start + each * step);
+    const auto* singles = static_cast<const float*>(from.data) + start;
+    if (from.dtype.bits == 32) return step == 1 ? copy_line(singles, to, count) : widen_line(singles, step, count, to);
+    if (from.dtype.code == 4) return widen_line(static_cast<const bfloat16*>(from.data) + start, step, count, to);
+    widen_line(static_cast<const float16*>(from.data) + start, step, count, to);
 }
 
 inline void write_line(const float* from, const strided& to, int64_t start, int64_t step, int64_t count) {
-    if (to.dtype.bits == 32 && step == 1)
-        copy_line(from, static_cast<float*>(to.data) + start, count);
-    else if (to.dtype.bits == 32)
-        for (int64_t each = 0; each < count; ++each) static_cast<float*>(to.data)[start + each * step] = from[each];
-    else if (to.dtype.code == 4)
-        for (int64_t each = 0; each < count; ++each) static_cast<bfloat16*>(to.data)[start + each * step] = bfloat16(from[each]);
-    else
-        for (int64_t each = 0; each < count; ++each) static_cast<float16*>(to.data)[start + each * step] = float16(from[each]);
+    auto* singles = static_cast<float*>(to.data) + start;
+    if (to.dtype.bits == 32) return step == 1 ? copy_line(from, singles, count) : narrow_line(from, singles, step, count);
+    if (to.dtype.code == 4) return narrow_line(from, static_cast<bfloat16*>(to.data) + start, step, count);
+    narrow_line(from, static_cast<float16*>(to.data) + start, step, count);
 }
 
 }  // namespace precast
