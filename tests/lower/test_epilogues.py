@@ -43,13 +43,30 @@ CASES = {
     "three_dimensions": (
         lambda x, w, b: F.conv3d(x, w, b).relu(), [floats(1, 2, 4, 5, 6), floats(3, 2, 2, 2, 2), floats(3)]),
     "bf16": (lambda x, w, b: F.linear(x, w, b).relu(), [each.bfloat16() for each in LINEAR]),
+    "bf16_gelu": (lambda x, w, b: F.gelu(F.linear(x, w, b)), [each.bfloat16() for each in LINEAR]),
+    "bf16_residual": (
+        lambda x, w, b, y: F.linear(x, w, b) + y, [each.bfloat16() for each in (*LINEAR, floats(5, 6, seed=3))]),
+    "bf16_then_sin": (lambda x, w, b: F.linear(x, w, b).sin(), [each.bfloat16() for each in LINEAR]),
+    "f16_silu": (lambda x, w: F.silu(x @ w), [floats(5, 7).half(), floats(7, 6).half()]),
     "to_half": (lambda x, w: ((x @ w) * 2).bfloat16(), [floats(5, 7), floats(7, 6)]),
     "to_whole_numbers": (lambda x, w: F.relu(x @ w).long(), [floats(5, 7), floats(7, 6)]),
     "double": (lambda x, w, b: F.linear(x, w, b).relu(), [each.double() for each in LINEAR]),
     "nothing": (lambda x, w, b: F.linear(x, w, b).relu(), [floats(0, 7), floats(6, 7), floats(6)]),
     "no_depth": (lambda x, w, b: F.linear(x, w, b).relu(), [floats(5, 0), floats(6, 0), floats(6)]),
 }  # fmt: skip
-WHOLE = ("bias", "bias_of_batches", "gelu", "gelu_by_tanh", "silu", "residual", "one_row")
+WHOLE = (
+    "bf16",
+    "bf16_gelu",
+    "bf16_residual",
+    "f16_silu",
+    "bias",
+    "bias_of_batches",
+    "gelu",
+    "gelu_by_tanh",
+    "silu",
+    "residual",
+    "one_row",
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +90,13 @@ def test_the_interpreter_agrees(name):
 def test_no_loop_is_left(name):
     function, inputs = CASES[name]
     assert not [step for step in fuse(lowered(function, *inputs)).steps if isinstance(step, Kernel)]
+
+
+def test_a_sum_in_half_precision_is_kept_half_way():
+    function, inputs = CASES["bf16_then_sin"]
+    call, kernel = fuse(lowered(function, *inputs)).steps
+    assert [each.operation for each in call.epilogue] == ["add"]
+    assert [buffer.dtype for buffer in (*kernel.read, *kernel.written)] == ["bf16", "bf16"]
 
 
 def test_batch_norm_becomes_one_scale_and_one_shift():

@@ -39,7 +39,10 @@ class Part:
 
 
 def path_from(start: Scalar, root: Scalar) -> list[Part]:
-    """The operations from `start` towards `root`, as far as each has one reader and is known."""
+    """The operations from `start` towards `root`, as far as each has one reader and is known.
+
+    Rounding on the way to the type of `start` is left out: it is rounded once, at the end.
+    """
     readers: dict[int, list[Scalar]] = defaultdict(list)
     for value in walk(root):
         for operand in operands_of(value):
@@ -47,7 +50,7 @@ def path_from(start: Scalar, root: Scalar) -> list[Part]:
     path: list[Part] = []
     value = start
     while value is not root:
-        part = _next_part(value, readers)
+        part = _next_part(value, readers, start.dtype)
         if part is None:
             break
         if part.operation:
@@ -58,12 +61,12 @@ def path_from(start: Scalar, root: Scalar) -> list[Part]:
     return path
 
 
-def _next_part(value: Scalar, readers: dict[int, list[Scalar]]) -> Part | None:
+def _next_part(value: Scalar, readers: dict[int, list[Scalar]], dtype: str) -> Part | None:
     """The next operation; with no name, one that changes nothing."""
     match readers[id(value)]:
         case [Named() as reader]:
             return Part("", None, reader)
-        case [Cast(_, "f32") as reader]:
+        case [Cast(_, to) as reader] if to in ("f32", dtype):
             return Part("", None, reader)
         case [Apply("maximum", (first, Constant(0))) as reader] if first is value:
             return Part("relu", None, reader)

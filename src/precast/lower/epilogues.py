@@ -34,7 +34,7 @@ from precast.ir.loops.program import (
     rewrite_statement,
     with_steps,
 )
-from precast.ir.loops.scalars import Cast, IndexValue, Load, Scalar, walk
+from precast.ir.loops.scalars import Cast, IndexValue, Load, Named, Scalar, walk
 from precast.lower.epilogue_path import Part, path_from
 from precast.lower.inline import Definition, definition_of, strip_names
 
@@ -86,8 +86,10 @@ def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | 
         target = None
     if target is not None and (reached is value or (isinstance(value, Cast) and value.value is reached)):
         return match.grown(parts, target, kernel.origins, names)
-    if match.load.buffer.dtype != "f32":
-        # Half-way results are kept in single precision only.
+    # What is kept half-way has the type of the result: it was rounded there anyway.
+    while parts and (reached := _before_widening(parts[-1].reached, match.load.dtype)).dtype != match.load.dtype:
+        parts.pop()
+    if not parts:
         return None
     return [*match.grown(parts, call.outputs[0], (), names), _starting_at(kernel, reached, match.load)]
 
@@ -200,8 +202,8 @@ class _Match:
 
     def residual(self, value: Scalar) -> View | None:
         """An operand that lies in memory as the result does."""
-        load = strip_names(value)
-        if not isinstance(load, Load) or load.guard is not None or load.dtype != self.load.dtype:
+        load = _loaded(value)
+        if load is None or load.dtype != self.load.dtype:
             return None
         view, result = self.view_of(load.buffer, load.buffer.offset(load.indices)), self.load.buffer
         if view is None:
@@ -223,6 +225,20 @@ class _Match:
             epilogue=(*self.call.epilogue, *writer.finishes),
         )
         return [*writer.kernels, call]
+
+
+def _before_widening(value: Scalar, dtype: str) -> Scalar:
+    while value.dtype != dtype and isinstance(value, Named | Cast):
+        value = value.value
+    return value
+
+
+def _loaded(value: Scalar) -> Load | None:
+    """What a value is read from as it is; routines widen half precision themselves."""
+    value = strip_names(value)
+    if isinstance(value, Cast) and value.dtype == "f32" and value.value.dtype in TYPES:
+        value = strip_names(value.value)
+    return value if isinstance(value, Load) and value.guard is None else None
 
 
 class _Epilogue:
@@ -268,8 +284,8 @@ class _Epilogue:
 
     def operand(self, kind: str, value: Scalar) -> View:
         """A value by channel as an operand: what it is loaded from, or a buffer that a small loop fills."""
-        load = strip_names(value)
-        if isinstance(load, Load) and load.guard is None:
+        load = _loaded(value)
+        if load is not None:
             view = self.match.view_of(load.buffer, load.buffer.offset(load.indices))
             if view is not None and view.strides[CHANNELS[self.match.call.routine]] == constant(1):
                 return view
