@@ -1,5 +1,9 @@
 """Fusion makes fewer loops of them and changes no number."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -8,6 +12,7 @@ from precast.ir.loops.printer import print_program
 from precast.ir.loops.program import Kernel, LibraryCall
 from precast.lower.fuse import fuse
 from tests.lower.pipeline import bullet_inputs, lowered, tracer_bullet
+from tests.repository.sources import ROOT
 
 
 def matrix(*shape, seed=0):
@@ -79,3 +84,27 @@ def test_a_program_with_nothing_to_fuse_comes_back_as_it_is():
     assert fuse(program) is program
     fused = fuse(lowered(lambda a: a.softmax(1), matrix(2, 3)))
     assert fuse(fused) is fused
+
+
+_WRITE = """
+import torch
+from precast.codegen.generate import generate
+from tests.lower.pipeline import lowered, make_entry
+
+def function(x, y):
+    z = torch.nn.functional.layer_norm(x.view(4, 6, 8) * y, (8,)).transpose(0, 1)
+    return z.reshape(6, 32).softmax(-1), z.sum((0, 2)), z.view(6, 2, 2, 8).mean(2)
+
+program = lowered(function, torch.ones(24, 8), torch.ones(4, 6, 8))
+print([unit.text for unit in generate([make_entry(program)]).units])
+"""
+
+
+@pytest.mark.slow
+def test_the_same_program_gives_the_same_code_in_every_process():
+    texts = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        ran = subprocess.run([sys.executable, "-c", _WRITE], env=environment, capture_output=True, cwd=ROOT, check=True)
+        texts.append(ran.stdout)
+    assert texts[0] == texts[1]

@@ -14,8 +14,6 @@ Two nests merge from the outside in, as far as ranges agree and each iteration r
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import (
     Index,
@@ -41,6 +39,7 @@ from precast.ir.loops.program import (
     stores_of,
     values_of,
     variables_of,
+    with_steps,
     written_by,
 )
 from precast.ir.loops.rewriting import number_variables, rename_variables
@@ -50,22 +49,32 @@ from precast.lower.collapse import divides, split_variable
 
 def merge_kernels(program: LoopProgram) -> LoopProgram:
     """Merge each kernel with an earlier one that it shares data with, where the order of steps allows it."""
-    steps: list[Step] = []
-    for step in program.steps:
-        if not (isinstance(step, Kernel) and _merge_into_earlier(step, steps)):
-            steps.append(step)
+    before, refused = len(program.steps) + 1, set[tuple[Kernel, Kernel]]()
     # A merged kernel may now merge with another.
-    return program if len(steps) == len(program.steps) else merge_kernels(replace(program, steps=tuple(steps)))
+    while len(program.steps) < before:
+        before, steps = len(program.steps), list[Step]()
+        for step in program.steps:
+            if not (isinstance(step, Kernel) and _merge_into_earlier(step, steps, refused)):
+                steps.append(step)
+        program = with_steps(program, steps)
+    return program
 
 
-def _merge_into_earlier(kernel: Kernel, steps: list[Step]) -> bool:
-    """Merge with the last step that allows it: where that step stands, or here at the end, as the order allows."""
+def _merge_into_earlier(kernel: Kernel, steps: list[Step], refused: set[tuple[Kernel, Kernel]]) -> bool:
+    """Merge with the last step that allows it: where that step stands, or here at the end, as the order allows.
+
+    `refused` are pairs that do not merge, whatever else there is.
+    """
     needed, read_after = set(kernel.read), set[Buffer]()
     may_move_up = True
     for position in reversed(range(len(steps))):
         earlier = steps[position]
         may_move_down = read_after.isdisjoint(written_by(earlier))
-        merged = _merged(earlier, kernel) if isinstance(earlier, Kernel) and (may_move_up or may_move_down) else None
+        merged = None
+        if (may_move_up or may_move_down) and isinstance(earlier, Kernel) and (earlier, kernel) not in refused:
+            merged = _merged(earlier, kernel)
+            if merged is None:
+                refused.add((earlier, kernel))
         if merged is not None and may_move_down:
             del steps[position]
             steps.append(merged)
@@ -174,9 +183,9 @@ def _along(loop: Loop) -> Variable | None:
 def _across(loop: Loop) -> Variable | None:
     """The variable of this loop along which what the loops inside read lies side by side, if along none of theirs."""
     inner = tuple(each for each in loop.body if isinstance(each, Loop))
-    inside = set(variables_of(inner))
+    inside = dict.fromkeys(variables_of(inner))
     offsets = [load.buffer.offset(load.indices) for load in loads_of(inner)]
-    changing = [offset for offset in offsets if not inside.isdisjoint(atoms(offset))]
+    changing = [offset for offset in offsets if not inside.keys().isdisjoint(atoms(offset))]
     along = [
         each for each in (*inside, *loop.variables) if any(coefficient_of(o, each) == constant(1) for o in changing)
     ]

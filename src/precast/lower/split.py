@@ -40,8 +40,9 @@ def _visit(statement: Statement) -> Statement:
 
 def _divided(loop: Loop) -> tuple[Variable, Index] | None:
     """A variable that is divided somewhere below, and by what."""
-    for place in set(places_of(loop.body)):
-        for part in atoms(place):
+    for place in dict.fromkeys(places_of(loop.body)):
+        # In an order that does not depend on hashes: the same program gives the same code in every process.
+        for part in sorted(atoms(place), key=lambda each: each.text):
             if isinstance(part, Quotient | Remainder):
                 for variable in loop.variables:
                     if part.numerator == atom(variable) and _pays(variable, part.denominator):

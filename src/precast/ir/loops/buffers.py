@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from precast.ir.loops.index import Index, as_index, constant, product
 
@@ -21,13 +22,17 @@ class Buffer:
     shape: tuple[Index, ...]
     strides: tuple[Index, ...]
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.dtype, self.shape, self.strides))
+
+    def __hash__(self) -> int:
+        return self._hash
+
     def offset(self, indices: tuple[Index, ...]) -> Index:
         """How many elements from the start the element at `indices` lies."""
         assert len(indices) == len(self.shape), f"{self.name} has {len(self.shape)} dims, not {len(indices)}"
-        total = constant(0)
-        for position, stride in zip(indices, self.strides, strict=True):
-            total = total + position * stride
-        return total
+        return _offset(indices, self.strides)
 
     @property
     def byte_size(self) -> Index:
@@ -51,6 +56,14 @@ class View:
     @property
     def dtype(self) -> str:
         return self.buffer.dtype
+
+
+@lru_cache(maxsize=65536)
+def _offset(indices: tuple[Index, ...], strides: tuple[Index, ...]) -> Index:
+    total = constant(0)
+    for position, stride in zip(indices, strides, strict=True):
+        total = total + position * stride
+    return total
 
 
 def contiguous_strides(shape: tuple[Index, ...]) -> tuple[Index, ...]:

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from precast.ir.loops.scalars import Scalar
 
+# Layers are alike, and so are the subscripts of their loops: few of those that are asked for are new.
+_remembered = lru_cache(maxsize=65536)
+
 
 @dataclass(frozen=True)
 class Symbol:
@@ -37,6 +40,13 @@ class Variable:
     extent: Index
 
     @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.extent))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
     def text(self) -> str:
         return self.name
 
@@ -49,6 +59,13 @@ class Quotient:
     denominator: Index
 
     @cached_property
+    def _hash(self) -> int:
+        return hash(("//", self.numerator, self.denominator))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
     def text(self) -> str:
         return f"({self.numerator} // {_factor(self.denominator)})"
 
@@ -59,6 +76,13 @@ class Remainder:
 
     numerator: Index
     denominator: Index
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(("%", self.numerator, self.denominator))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @cached_property
     def text(self) -> str:
@@ -125,7 +149,7 @@ class Index:
                     found.update(dict.fromkeys(part.computed))
         return tuple(found)
 
-    @property
+    @cached_property
     def constant(self) -> int | None:
         """The number this is, or None when it depends on a variable or a size."""
         if not self.terms:
@@ -140,12 +164,7 @@ class Index:
         return _sum((self, as_index(other) * -1))
 
     def __mul__(self, other: Index | int) -> Index:
-        products: dict[Monomial, int] = {}
-        for left, left_coefficient in self.terms:
-            for right, right_coefficient in as_index(other).terms:
-                monomial = _sorted_monomial(left + right)
-                products[monomial] = products.get(monomial, 0) + left_coefficient * right_coefficient
-        return _from_terms(products)
+        return _product(self, as_index(other))
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -159,10 +178,12 @@ def as_index(value: Index | int) -> Index:
     return value if isinstance(value, Index) else constant(value)
 
 
+@_remembered
 def constant(value: int) -> Index:
     return Index((((), value),)) if value else Index(())
 
 
+@_remembered
 def atom(value: Atom) -> Index:
     return Index((((value,), 1),))
 
@@ -178,6 +199,7 @@ def product(factors: Iterable[Index | int]) -> Index:
     return result
 
 
+@_remembered
 def floor_divide(numerator: Index | int, denominator: Index | int) -> Index:
     """Divide and round down, taking out what divides exactly and dropping what is provably smaller than the divisor."""
     numerator, denominator = as_index(numerator), as_index(denominator)
@@ -195,6 +217,7 @@ def floor_divide(numerator: Index | int, denominator: Index | int) -> Index:
     return whole + (rest if denominator.constant == 1 else atom(Quotient(rest, denominator)))
 
 
+@_remembered
 def remainder(numerator: Index | int, denominator: Index | int) -> Index:
     """What `floor_divide` leaves over."""
     numerator, denominator = as_index(numerator), as_index(denominator)
@@ -227,12 +250,14 @@ def _extreme_of(kind: str, first: Index, second: Index) -> Index:
     return atom(Extreme(kind, *sorted((first, second), key=str)))
 
 
+@_remembered
 def is_between(value: Index, bound: Index) -> bool:
     """Whether ``0 <= value < bound`` can be proved for all variables and sizes."""
     highest = _extreme(value, upper=True)
     return is_non_negative(value) and highest is not None and _all_non_negative(bound - highest - 1)
 
 
+@_remembered
 def is_non_negative(value: Index) -> bool:
     """Whether ``0 <= value`` can be proved for all variables and sizes."""
     lowest = _extreme(value, upper=False)
@@ -264,7 +289,7 @@ def atoms(value: Index) -> set[Atom]:
     return found
 
 
-@lru_cache(maxsize=65536)
+@_remembered
 def coefficient_of(value: Index, variable: Variable) -> Index | None:
     """The stride of `variable` in `value`; None when `value` is not linear in it."""
     found = constant(0)
@@ -321,6 +346,17 @@ def _substitute_atom(factor: Atom, replacements: Mapping[Atom, Index]) -> Index:
     return atom(factor)
 
 
+@_remembered
+def _product(first: Index, second: Index) -> Index:
+    products: dict[Monomial, int] = {}
+    for left, left_coefficient in first.terms:
+        for right, right_coefficient in second.terms:
+            monomial = _sorted_monomial(left + right)
+            products[monomial] = products.get(monomial, 0) + left_coefficient * right_coefficient
+    return _from_terms(products)
+
+
+@_remembered
 def _sum(parts: tuple[Index, ...]) -> Index:
     collected: dict[Monomial, int] = {}
     for part in parts:
@@ -458,7 +494,7 @@ def _sorted_monomial(factors: Monomial) -> Monomial:
     return tuple(sorted(factors, key=lambda factor: factor.text)) if len(factors) > 1 else factors
 
 
-@lru_cache(maxsize=65536)
+@_remembered
 def _monomial_text(monomial: Monomial) -> str:
     return "*".join(factor.text for factor in monomial)
 

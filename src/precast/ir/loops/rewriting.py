@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Atom, Index, Variable, atom, substitute
@@ -18,15 +19,25 @@ def substitute_scalar(value: Scalar, bindings: Mapping[Atom, Index], memo: dict[
 
 def substitution(bindings: Mapping[Atom, Index]) -> Callable[[Scalar], Scalar]:
     """What `rewrite` needs to replace loop variables or sizes."""
+    known = frozenset(bindings.items())
 
     def change(each: Scalar) -> Scalar:
         if isinstance(each, Load):
-            return replace(each, indices=tuple(substitute(index, bindings) for index in each.indices))
+            indices = _substituted_indices(each.indices, known)
+            return each if indices == each.indices else Load(each.buffer, indices, each.guard)
         if isinstance(each, IndexValue):
-            return replace(each, index=substitute(each.index, bindings))
+            (index,) = _substituted_indices((each.index,), known)
+            return each if index == each.index else IndexValue(index, each.dtype)
         return each
 
     return change
+
+
+# Loops of layers that are alike are renamed alike.
+@lru_cache(maxsize=65536)
+def _substituted_indices(indices: tuple[Index, ...], bindings: frozenset[tuple[Atom, Index]]) -> tuple[Index, ...]:
+    replacements = dict(bindings)
+    return tuple(substitute(index, replacements) for index in indices)
 
 
 def substitute_variables(body: tuple[Statement, ...], bindings: Mapping[Variable, Index]) -> tuple[Statement, ...]:
@@ -43,7 +54,7 @@ def rename_variables(body: tuple[Statement, ...], names: Mapping[Variable, Varia
 def _substituted(
     body: tuple[Statement, ...], bindings: Mapping[Atom, Index], names: Mapping[Variable, Variable]
 ) -> tuple[Statement, ...]:
-    change, memo = substitution(bindings), dict[int, Scalar]()
+    change, memo, known = substitution(bindings), dict[int, Scalar](), frozenset(bindings.items())
 
     def visit(statement: Statement) -> Statement:
         if isinstance(statement, Loop):
@@ -51,7 +62,7 @@ def _substituted(
             return replace(statement, variables=variables, body=tuple(map(visit, statement.body)))
         statement = rewrite_statement(statement, change, memo)
         if isinstance(statement, Store):
-            return replace(statement, indices=tuple(substitute(index, bindings) for index in statement.indices))
+            return replace(statement, indices=_substituted_indices(statement.indices, known))
         return statement
 
     return tuple(map(visit, body))
@@ -82,8 +93,5 @@ def number_variables(kernel: Kernel, prefix: str = "i") -> Kernel:
     old = dict.fromkeys(variables_of(kernel.body))
     if [each.name for each in old] == [f"{prefix}{number}" for number in range(len(old))]:
         return kernel
-    # By way of names that nobody has, so that exchanging two names cannot join them.
-    passing = {each: Variable(f"{each.name}~", each.extent) for each in old}
-    final = {Variable(f"{each.name}~", each.extent): Variable(f"{prefix}{number}", each.extent)
-             for number, each in enumerate(old)}  # fmt: skip
-    return replace(kernel, body=rename_variables(rename_variables(kernel.body, passing), final))
+    names = {each: Variable(f"{prefix}{number}", each.extent) for number, each in enumerate(old)}
+    return replace(kernel, body=rename_variables(kernel.body, names))

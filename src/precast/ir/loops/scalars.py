@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Atom, Computed, Index, as_index, atom, atoms, substitute
@@ -97,6 +98,11 @@ class Load(Arithmetic):
     @property
     def dtype(self) -> str:
         return self.buffer.dtype
+
+    @cached_property
+    def operands(self) -> tuple[Scalar, ...]:
+        """What decides whether and where to read."""
+        return (*(() if self.guard is None else (self.guard,)), *computed_values(self.indices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,16 +240,13 @@ def _with_values(indices: tuple[Index, ...], values: typing.Sequence[Scalar]) ->
 
 
 def operands_of(value: Scalar) -> tuple[Scalar, ...]:
-    match value:
-        case Load(_, indices, guard):
-            return (*(() if guard is None else (guard,)), *computed_values(indices))
-        case IndexValue(index, _):
-            return computed_values((index,))
-        case Apply(_, arguments, _):
-            return arguments
-        case Cast(inner, _) | Named(_, inner):
-            return (inner,)
-    return ()
+    if isinstance(value, Apply):
+        return value.arguments
+    if isinstance(value, Load):
+        return value.operands
+    if isinstance(value, Cast | Named):
+        return (value.value,)
+    return computed_values((value.index,)) if isinstance(value, IndexValue) else ()
 
 
 def walk(*roots: Scalar) -> Iterator[Scalar]:
