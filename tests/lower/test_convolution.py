@@ -83,9 +83,21 @@ WINOGRAD = {
 for name, (source, weight, padding) in WINOGRAD.items():
     geometry = ([1, 1], [padding, padding], [1, 1], False, [0, 0], 1)
     x, w = channels_last(*source), floats(*weight, seed=1)
-    dy = torch.randn_like(aten.convolution(x, w, None, *geometry))
+    dy = channels_last(*aten.convolution(x, w, None, *geometry).shape, seed=3)
     CASES[f"winograd_{name}"] = (forward(*geometry), [x, w, floats(weight[0], seed=2)])
     CASES[f"winograd_{name}_backward"] = (backward(*geometry), [dy, x, w])
+# Depthwise filters wider than 3: their gradient has loops of its own.
+DEPTHWISE = {
+    "wide": ((2, 32, 9, 12), (7, 7), ([1, 1], [3, 3], [1, 1])),
+    "strided": ((1, 16, 13, 10), (5, 5), ([2, 3], [2, 1], [1, 1])),
+    "dilated": ((2, 16, 14, 15), (3, 5), ([1, 2], [0, 4], [2, 3])),
+    "wider_than_images": ((1, 16, 3, 4), (9, 9), ([1, 1], [4, 4], [1, 1])),
+}
+for name, (source, filters, (stride, padding, dilation)) in DEPTHWISE.items():
+    geometry = (stride, padding, dilation, False, [0, 0], source[1])
+    x, w = channels_last(*source), floats(source[1], 1, *filters, seed=1)
+    dy = channels_last(*aten.convolution(x, w, None, *geometry).shape, seed=3)
+    CASES[f"depthwise_{name}_backward"] = (backward(*geometry, mask=(False, True, False)), [dy, x, w])
 CASES["winograd_finished"] = (
     lambda x, w, b, y: (F.conv2d(x, w, b, padding=1) + y).relu(),
     [channels_last(2, 32, 12, 11), floats(32, 32, 3, 3), floats(32), channels_last(2, 32, 12, 11, seed=1)],

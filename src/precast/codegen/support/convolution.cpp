@@ -2,6 +2,7 @@
 // where it has the type, plain loops elsewhere (double, integers). A transposed convolution is the gradient of one with respect to its input.
 //
 // Numbers: groups, then strides, padding and dilation of each spatial dimension.
+#include "depthwise.h"
 #include "epilogue.h"
 #include "plain_convolution.h"
 #include "primitive.h"
@@ -154,7 +155,7 @@ int32_t run(context* context, convolution_problem problem, const strided* inputs
         if (which != problem.wanted && repeats(*problem.operands[which]) && !problem.is_empty() &&
             !write_out(problem.operands[which], written[which], blocks[which]))
             return fail(PRECAST_OUT_OF_MEMORY, "no memory for an operand of a convolution");
-    if (winograd_convolution(problem).run(*context, inputs, epilogue)) return PRECAST_OK;
+    if (winograd_convolution(problem).run(*context, inputs, epilogue) || depthwise_gradient(problem).run()) return PRECAST_OK;
     const auto& computed = *problem.operands[problem.wanted];
     primitive* found = nullptr;
     if (type_of(computed.dtype) != dnnl_data_type_undef && !problem.is_empty()) {

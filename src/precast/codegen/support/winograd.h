@@ -44,9 +44,7 @@ inline int64_t rounded_up(int64_t value, int64_t step) { return (value + step - 
 inline void multiply(const float* a, int64_t a_row, int64_t a_step, const float* b, int64_t b_step, float* c, int64_t c_row,
                      int64_t depth, bool adds) {
     float_vector sums[rows][2];
-    for (int64_t row = 0; row < rows; ++row)
-        for (int64_t half = 0; half < 2; ++half)
-            sums[row][half] = adds ? load_vector(c + row * c_row + half * vector_lanes) : float_vector{};
+    for (auto& row : sums) row[0] = row[1] = float_vector{};
     for (int64_t each = 0; each < depth; ++each) {
         const float_vector left = load_vector(b + each * b_step), right = load_vector(b + each * b_step + vector_lanes);
 #pragma GCC unroll 8
@@ -57,7 +55,10 @@ inline void multiply(const float* a, int64_t a_row, int64_t a_step, const float*
         }
     }
     for (int64_t row = 0; row < rows; ++row)
-        for (int64_t half = 0; half < 2; ++half) store_vector(c + row * c_row + half * vector_lanes, sums[row][half]);
+        for (int64_t half = 0; half < 2; ++half) {
+            float* place = c + row * c_row + half * vector_lanes;
+            store_vector(place, adds ? load_vector(place) + sums[row][half] : sums[row][half]);
+        }
 }
 
 // Bᵀ p B
@@ -217,6 +218,7 @@ struct work {
     // Pixels outside of images: zeros to read, and a place to write what nobody reads.
     int64_t outside_bytes() const { return static_cast<int64_t>(sizeof(float)) * rounded_up(std::max(depth, padded_width), 16); }
     int64_t thread_bytes() const { return source_bytes() + result_bytes() + 2 * outside_bytes(); }
+    int64_t gradient_bytes() const { return source_bytes() + result_bytes() + filter_bytes() + outside_bytes(); }
 
 private:
     static constexpr int64_t most_cached = 12288, fewest = 96;
@@ -303,14 +305,32 @@ inline void transform_gradients(const image_batch& gradients, const patches& all
     }
 }
 
+// `rows` × `columns` of a product of a matrix, transposed, with another. Sums over many patches are added up in parts of parts:
+// a few products, then those of a block, then the blocks. So they round as little as direct sums, which are of smaller numbers.
+inline void multiply_transposed(const float* a, int64_t a_step, const float* b, int64_t b_step, float* c, int64_t c_row, int64_t depth,
+                                bool adds) {
+    constexpr int64_t few = 16;
+    float tile[rows * columns];
+    multiply(a, 1, a_step, b, b_step, tile, columns, std::min(few, depth), false);
+    for (int64_t first = few; first < depth; first += few)
+        multiply(a + first * a_step, 1, a_step, b + first * b_step, b_step, tile, columns, std::min(few, depth - first), true);
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t column = 0; column < columns; column += vector_lanes) {
+            const float_vector sum = load_vector(tile + row * columns + column);
+            float* place = c + row * c_row + column;
+            store_vector(place, adds ? load_vector(place) + sum : sum);
+        }
+}
+
 // The gradient of filters, whose depth are the sources' channels and whose width those of the results' gradients.
 // Whether all of it was finite.
 inline bool filter_gradients(const image_batch& sources, const image_batch& gradients, const filter_bank& filters, int64_t above,
                              int64_t before, const work& work, char* scratch) {
     const patches all(gradients);
     const planes patches(scratch, work.block * work.depth), slopes(scratch + work.source_bytes(), work.block * work.padded_width);
-    const planes products(scratch + work.source_bytes() + work.result_bytes(), work.filter_elements());
-    float* zeros = reinterpret_cast<float*>(scratch + work.source_bytes() + work.result_bytes() + work.filter_bytes());
+    char* rest = scratch + work.source_bytes() + work.result_bytes();
+    const planes products(rest, work.filter_elements());
+    float* zeros = reinterpret_cast<float*>(rest + work.filter_bytes());
     std::fill(zeros, zeros + work.outside_bytes() / static_cast<int64_t>(sizeof(float)), 0.0f);
     bool is_finite = true;
 #pragma omp parallel reduction(&& : is_finite)
@@ -326,8 +346,9 @@ inline bool filter_gradients(const image_batch& sources, const image_batch& grad
             for (int64_t position = 0; position < patch_area; ++position)
                 for (int64_t column = 0; column < work.padded_width; column += columns)
                     for (int64_t row = 0; row < work.depth; row += rows)
-                        multiply(patches.at(position, row), 1, work.depth, slopes.at(position, column), work.padded_width,
-                                 products.at(position, row * work.padded_width + column), work.padded_width, count, number > 0);
+                        multiply_transposed(patches.at(position, row), work.depth, slopes.at(position, column), work.padded_width,
+                                            products.at(position, row * work.padded_width + column), work.padded_width, count,
+                                            number > 0);
         }
         float_vector not_finite = {};
 #pragma omp for collapse(2)

@@ -65,7 +65,7 @@ public:
         const int64_t above = is_turned ? 2 - problem.padding(0) : problem.padding(0);
         const int64_t before = is_turned ? 2 - problem.padding(1) : problem.padding(1);
         if (problem.wanted == weights) {
-            char* scratch = context.scratch(work.thread_bytes() + work.filter_bytes());
+            char* scratch = context.scratch(work.gradient_bytes());
             return scratch && winograd::filter_gradients(from, to, bank(), above, before, work, scratch);
         }
         vector_epilogue finish;
