@@ -65,6 +65,8 @@ def operators_not_native(selected: dict[Case, SampleInput]) -> dict[str, set[str
     for case, sample in selected.items():
         _note(found, case, lambda case=case, sample=sample: _run(case, sample, batch.recorder(case)))
     missing: dict[str, set[str]] = {case.name: set() for case in selected}
+    for case in found:
+        missing[case.name].add("cannot be compiled")
     for case, recording in batch.recordings.items():
         missing[case.name] |= recording.not_native()
     return missing
