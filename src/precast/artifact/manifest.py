@@ -119,9 +119,9 @@ class TensorDescription:
     strides: tuple[int | str, ...]
 
     @cached_property
-    def fixed_layout(self) -> tuple[list[int], list[int]] | None:
+    def fixed_layout(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Sizes and strides, if they are the same in every call."""
-        numbers = [each for each in (*self.shape, *self.strides) if isinstance(each, int)]
+        numbers = tuple(each for each in (*self.shape, *self.strides) if isinstance(each, int))
         rank = len(self.shape)
         return (numbers[:rank], numbers[rank:]) if len(numbers) == 2 * rank else None
 

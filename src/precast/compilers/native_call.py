@@ -31,10 +31,8 @@ class NativeStep:
     outputs: tuple[fx.Node, ...]
 
     def run(self, values: Values, sizes: Sizes) -> None:
-        arguments: list[Any] = [values[node] for node in self.inputs.nodes]
-        arguments += [as_tensor(sizes[name], name=name) for name in self.inputs.sizes]
-        # A number among the inputs was taken for a constant, or is a size.
-        tensors = [each for each in arguments if not isinstance(each, bool | int | float | None)]
+        tensors: list[Any] = [values[node] for node in self.inputs.nodes]
+        tensors += [as_tensor(sizes[name], name=name) for name in self.inputs.sizes]
         values.update(zip(self.outputs, self.entry.run(tensors, like_torch=True), strict=True))
 
 
@@ -106,8 +104,9 @@ def _running_steps(split: SplitGraph, entries: Sequence[Entry]) -> Iterator[Runn
 def _step(segment: Segment, entries: Iterator[Entry]) -> NativeStep | TorchStep:
     if segment.is_native:
         inputs = segment_inputs(segment)
-        # Constants were handed over when the library was opened.
-        passed = tuple(node for node in inputs.nodes if node.op != "get_attr")
+        # Constants were handed over when the library was opened; a number was taken for a constant, or is a size.
+        varying = [node for node in inputs.nodes if node.op != "get_attr"]
+        passed = tuple(node for node in varying if isinstance(value_of(node), torch.Tensor))
         return NativeStep(next(entries), replace(inputs, nodes=passed), segment.outputs)
     return TorchStep(segment.nodes)
 

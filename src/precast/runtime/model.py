@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,11 +70,16 @@ class Entry:
         self.model.run(self.number, inputs, pack_tensors(results))
         return tuple(results)
 
+    @cached_property
+    def _fixed_layouts(self) -> Sequence[tuple[Sequence[int], Sequence[int]]] | None:
+        """Sizes and strides of the outputs, if all are the same in every call."""
+        fixed = [layout for each in self.description.outputs if (layout := each.fixed_layout) is not None]
+        return fixed if len(fixed) == len(self.description.outputs) else None
+
     def _layouts(self, inputs: PackedTensors) -> Sequence[tuple[Sequence[int], Sequence[int]]]:
+        if self._fixed_layouts is not None:
+            return self._fixed_layouts
         outputs = self.description.outputs
-        fixed = [layout for each in outputs if (layout := each.fixed_layout) is not None]
-        if len(fixed) == len(outputs):
-            return fixed
         ranks = [len(each.shape) for each in outputs]
         shapes, strides = ([(ctypes.c_int64 * rank)() for rank in ranks] for _ in range(2))
         inferred = (CTensor * len(outputs))(

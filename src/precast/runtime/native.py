@@ -135,7 +135,7 @@ class OpenModel:
     ):
         self.library = library
         packed = pack_tensors(list(weights.values()))
-        tensors = (CTensor * packed.count).from_buffer_copy(packed.content) if weights else ()
+        tensors = (CTensor * packed.length).from_buffer_copy(packed.content) if weights else ()
         named = [_NamedTensor(name.encode(), tensor) for name, tensor in zip(weights, tensors, strict=True)]
         self._weights = (_NamedTensor * len(named))(*named)
         self._owners = packed.owners
@@ -171,12 +171,12 @@ class OpenModel:
 
     def infer(self, entry: int, inputs: PackedTensors, outputs: ctypes.Array[CTensor]) -> None:
         function = self.library.handle.precast_infer
-        status = function(self.handle, entry, inputs.content, inputs.count, outputs, len(outputs))
+        status = function(self.handle, entry, inputs.content, inputs.length, outputs, len(outputs))
         self.library.check(status, error=ValueError)
 
     def run(self, entry: int, inputs: PackedTensors, outputs: PackedTensors) -> None:
         function = self.library.handle.precast_run
-        status = function(self.handle, entry, inputs.content, inputs.count, outputs.content, outputs.count)
+        status = function(self.handle, entry, inputs.content, inputs.length, outputs.content, outputs.length)
         if status != 0 and get_ident() in self._failures:
             raise self._failures.pop(get_ident())
         self.library.check(status, error={2: ValueError, 5: IndexError}.get(status, RuntimeError))

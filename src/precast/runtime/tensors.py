@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -73,38 +73,45 @@ class Layout(NamedTuple):
     owners: tuple[object, ...]
 
 
-@dataclass(frozen=True)
-class PackedTensors:
+class PackedTensors(NamedTuple):
     """An array of `precast_tensor` as bytes; `owners` keep alive what it points to."""
 
     content: bytes
-    count: int
+    length: int
     owners: tuple[object, ...]
 
 
 def pack_tensors(tensors: Sequence[Tensor | Weight]) -> PackedTensors:
     """Describe tensors' memory to compiled code."""
     # Bytes put together by hand: filling ctypes structures field by field takes longer than a small kernel.
-    parts, owners = list[bytes](), list[object](tensors)
-    for tensor in tensors:
-        address, layout = _describe(tensor)
-        parts += (address.to_bytes(8, sys.byteorder), layout.description)
-        owners.append(layout)
-    return PackedTensors(b"".join(parts), len(tensors), tuple(owners))
+    torch_tensor: Any = getattr(sys.modules.get("torch"), "Tensor", ())
+    layouts = [
+        _layout(each.dtype, each.shape, each.stride()) if isinstance(each, torch_tensor) else _layout_of(each)
+        for each in tensors
+    ]
+    fields: list[Any] = [None] * (2 * len(tensors))
+    fields[::2] = [each.data_ptr() if isinstance(each, torch_tensor) else _address(each) for each in tensors]
+    fields[1::2] = [layout.description for layout in layouts]
+    return PackedTensors(_fields_of(len(tensors)).pack(*fields), len(tensors), (tensors, layouts))
 
 
-def _describe(tensor: Tensor | Weight) -> tuple[int, Layout]:
+@cache
+def _fields_of(count: int) -> Struct:
+    """Addresses, each followed by the rest of its tensor's description."""
+    return Struct("=" + f"Q{ctypes.sizeof(CTensor) - 8}s" * count)
+
+
+def _layout_of(tensor: Tensor | Weight) -> Layout:
     if isinstance(tensor, Weight):
         # A weight says its own type: numpy has no bfloat16 to say it with.
-        array = tensor.carrier
-        return _address(array), _layout(DTYPES[tensor.dtype][2], array.shape, _strides(array))
-    if is_torch_tensor(tensor):
-        return tensor.data_ptr(), _layout(tensor.dtype, tensor.shape, tensor.stride())  # type: ignore[attr-defined]
+        return _layout(DTYPES[tensor.dtype][2], tensor.carrier.shape, _strides(tensor.carrier))
     assert isinstance(tensor, np.ndarray), "`as_tensor` makes it one"
-    return _address(tensor), _layout(tensor.dtype, tensor.shape, _strides(tensor))
+    return _layout(tensor.dtype, tensor.shape, _strides(tensor))
 
 
-def _address(array: Array) -> int:
+def _address(tensor: Tensor | Weight) -> int:
+    array = tensor.carrier if isinstance(tensor, Weight) else tensor
+    assert isinstance(array, np.ndarray), "`as_tensor` makes it one"
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -169,7 +176,7 @@ def allocate(code: tuple[int, int], shape: Sequence[int], strides: Sequence[int]
 def _allocate_for_torch(name: str, shape: tuple[int, ...], strides: tuple[int, ...], item_size: int) -> Tensor:
     torch: Any = sys.modules["torch"]
     dtype = getattr(torch, name)
-    block = take_large(_length(shape, strides) * item_size)
+    block = take_large(_known_length(shape, strides) * item_size)
     if block is None:
         made: Tensor = torch.empty_strided(shape, strides, dtype=dtype)
         return made
@@ -187,6 +194,11 @@ def allocate_array(dtype: np.dtype[Any], shape: Sequence[int], strides: Sequence
     memory = np.empty(length, dtype) if block is None else np.frombuffer(memoryview(block), dtype)
     byte_strides = [stride * dtype.itemsize for stride in strides]
     return np.ndarray(tuple(shape), dtype, memory, 0, byte_strides)
+
+
+@lru_cache(maxsize=4096)
+def _known_length(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    return _length(shape, strides)
 
 
 def _length(shape: Sequence[int], strides: Sequence[int]) -> int:
