@@ -80,11 +80,10 @@ class ReadyCompiler(Protocol):
 
 
 def get_ready(compilers: CompilersInUse, state: Sequence[torch.Tensor]) -> None:
-    """Tell compilers that a trace begins, after which they will be given graphs."""
-    for compiler in {id(each): each for each in (compilers.forward, compilers.inference)}.values():
-        readied: object = compiler
-        if isinstance(readied, ReadyCompiler):
-            readied.get_ready(state)
+    """Tell the forward's compiler, or whoever the user chose for all, that a trace begins."""
+    compiler: object = compilers.forward
+    if isinstance(compiler, ReadyCompiler):
+        compiler.get_ready(state)
 
 
 def start_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Finish:

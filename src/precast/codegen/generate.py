@@ -10,10 +10,10 @@ from precast.codegen.describe import Entry, Storage
 from precast.codegen.host import Call, Embedded, write_host
 from precast.codegen.kernels import KernelFunction, kernel_parameters, write_kernel
 from precast.codegen.routines import routine_sources
-from precast.ir.loops.program import Kernel, LibraryCall
+from precast.ir.loops.program import Kernel
 from precast.ir.loops.sources import Sources, Unit
 
-KERNELS_A_UNIT = 24
+KERNELS_A_UNIT = 12
 """How many kernels share a source file: few enough to build in parallel, many enough to read the headers once."""
 LONGEST_NAME = 60
 
@@ -37,8 +37,7 @@ def generate(
     calls = [_kernel_calls(entry, functions, namer) for entry in entries]
     host = write_host(entries, calls, storages=storages or {}, embedded=embedded, profile=profile)
     units = [Unit("host.cpp", host, "once"), *_kernel_units(list(functions.values()))]
-    routines = {step.routine for entry in entries for step in entry.program.steps if isinstance(step, LibraryCall)}
-    fixed = routine_sources(routines)
+    fixed = routine_sources(routine for entry in entries for routine in entry.program.routines)
     return Sources((*units, *fixed.units), fixed.headers)
 
 

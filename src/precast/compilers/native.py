@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import fx
 
-from precast.build.library import Library, find_library, start_build
-from precast.cache import open_store
+from precast.build.library import Library, build_early, find_library, start_build
+from precast.cache import Store, open_store
 from precast.codegen.describe import Entry as ProgramEntry
 from precast.codegen.generate import generate
+from precast.codegen.routines import routine_sources
 from precast.compilers.native_backend import BACKEND as BACKEND
 from precast.compilers.native_backend import NativeCompiler as NativeCompiler
 from precast.compilers.native_call import CompiledGraph, constants_of
@@ -44,11 +46,11 @@ def start_or_freeze(
 
 def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options) -> Callable[[], NativeGraph]:
     """Lower and generate what of the graph can be native, and begin to build it; its attributes are constants."""
-    split = prepare_graph(graph_module, options)
-    entries = lower_segments(split)
+    split, store = prepare_graph(graph_module, options), open_store(options)
+    entries = lower_segments(split, on_lowered=partial(_begin_routines, store=store, options=options))
     if not entries:
         return lambda: NativeGraph(split, (), StoredGraph("", (), ()), entries)
-    store, sources = open_store(options), generate(entries, profile=options.profile)
+    sources = generate(entries, profile=options.profile)
     building = start_build(sources, store=store, compiler=options.compiler)
 
     def finish() -> NativeGraph:
@@ -61,6 +63,11 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
         return compiled
 
     return finish
+
+
+def _begin_routines(program: LoopProgram, *, store: Store, options: Options) -> None:
+    """Let the compiler work on what the program calls while its loops are fused."""
+    build_early(routine_sources(program.routines), store=store, compiler=options.compiler)
 
 
 def restore_graph(data: bytes, graph_module: fx.GraphModule, options: Options) -> NativeGraph:
@@ -95,13 +102,21 @@ def prepare_graph(graph_module: fx.GraphModule, options: Options) -> SplitGraph:
     return split_graph(draw_from_streams(graph_module) if options.random == "philox" else graph_module)
 
 
-def lower_segments(split: SplitGraph, *, prefix: str = "segment") -> list[ProgramEntry]:
-    """The native segments as fused and planned programs, in order, named ``prefix_0``, ``prefix_1``, …"""
+def lower_segments(
+    split: SplitGraph, *, prefix: str = "segment", on_lowered: Callable[[LoopProgram], None] | None = None
+) -> list[ProgramEntry]:
+    """The native segments as fused and planned programs, in order, named ``prefix_0``, ``prefix_1``, …
+
+    `on_lowered` is told of each program before its loops are fused.
+    """
     entries: list[ProgramEntry] = []
     for segment in split.segments:
         if segment.is_native:
             graph = segment_graph(segment, segment_inputs(segment))
-            program = fuse(lower_graph(graph, name=f"{prefix}_{len(entries)}"))
+            lowered = lower_graph(graph, name=f"{prefix}_{len(entries)}")
+            if on_lowered is not None:
+                on_lowered(lowered)
+            program = fuse(lowered)
             weights = {node.name: node.name for node in segment.inputs if node.op == "get_attr"}
             entries.append(ProgramEntry(program, plan(program), weights))
     return entries

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from precast.build.compiler import find_compiler
 from precast.build.library import Library, build_early, find_library
 from precast.cache import content_key, open_store
-from precast.codegen.routines import routine_sources
 from precast.compilers.native_partition import native_partition
 from precast.compilers.native_standalone import StandaloneGraph, graph_of
 from precast.compilers.registry import Backend
@@ -71,6 +70,8 @@ class NativeCompiler:
 
     def get_ready(self, state: Sequence[torch.Tensor]) -> None:
         """Begin to build the routines that programs over such state call, while they are traced."""
+        from precast.codegen.routines import routine_sources
+
         options = as_options(self.options)
         # That there is no compiler, say, is told to whoever needs it.
         with suppress(BuildError, OSError):

@@ -177,6 +177,11 @@ class LoopProgram:
         return tuple(result for result in self.results if isinstance(result, Buffer))
 
     @property
+    def routines(self) -> frozenset[str]:
+        """The routines that are called."""
+        return frozenset(step.routine for step in self.steps if isinstance(step, LibraryCall))
+
+    @property
     def temporaries(self) -> tuple[Buffer, ...]:
         """What lives in the arena, in the order of first use."""
         known = {*self.inputs, *self.outputs}
