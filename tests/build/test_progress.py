@@ -30,3 +30,9 @@ def test_a_short_wait_shows_nothing():
 def test_a_log_file_gets_no_bar(monkeypatch):
     monkeypatch.setattr(progress, "PATIENCE", 0.01)
     assert shown(0.1, is_terminal=False).strip() == ""
+
+
+def test_without_standard_error_there_is_no_bar(monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    with showing_progress("Building", total=1) as bar:
+        bar.advance()

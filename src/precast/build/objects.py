@@ -12,7 +12,7 @@ from pathlib import Path
 from precast.build.compiler import COMPILE_FLAGS, EFFORT_FLAGS, Compiler, run_compiler
 from precast.build.early import is_started, start, take
 from precast.build.onednn import OneDnn
-from precast.build.progress import Progress
+from precast.build.progress import NoProgress, Progress
 from precast.cache import Store, content_key, processor_identity
 from precast.cache.scratch import new_scratch_folder
 from precast.ir.loops.sources import Effort, Sources, Unit
@@ -69,7 +69,7 @@ def write_sources(sources: Sources, folder: Path) -> None:
 
 
 def compile_objects(
-    sources: Sources, keys: Mapping[Unit, str], tools: Tools, store: Store, progress: Progress
+    sources: Sources, keys: Mapping[Unit, str], tools: Tools, store: Store, progress: Progress | NoProgress
 ) -> list[Path]:
     """The object files of all units, in order."""
     with tempfile.TemporaryDirectory(prefix="precast-") as scratch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +19,14 @@ _screen = threading.Lock()
 class Progress:
     """Counts what is done; shows it from `start` on."""
 
-    def __init__(self, what: str, *, total: int, console: Console):
+    def __init__(self, what: str, *, total: int, console: Console | None = None):
         # Loaded by those who wait: it takes longer than a start that finds everything built.
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bar = Bar(*columns, console=console, transient=True)
+        self._bar = Bar(*columns, console=console or Console(stderr=True), transient=True)
         self._task = self._bar.add_task(what, total=total)
         self._is_over = self._is_shown = False
         self._lock = threading.Lock()
@@ -48,17 +50,29 @@ class Progress:
                 _screen.release()
 
 
-@contextmanager
-def showing_progress(what: str, *, total: int, console: Console | None = None) -> Iterator[Progress]:
-    """While active, and after `PATIENCE`, a bar on standard error, if that is a terminal."""
-    from rich.console import Console
+class NoProgress:
+    """Where nobody looks."""
 
-    console = console or Console(stderr=True)
+    def advance(self) -> None:
+        """Nobody is told."""
+
+
+def _is_watched() -> bool:
+    # A process may have no standard error, or one that somebody has put something else in place of.
+    is_terminal = getattr(sys.stderr, "isatty", None)
+    return is_terminal is not None and bool(is_terminal())
+
+
+@contextmanager
+def showing_progress(what: str, *, total: int, console: Console | None = None) -> Iterator[Progress | NoProgress]:
+    """While active, and after `PATIENCE`, a bar on standard error, if that is a terminal."""
+    if not (_is_watched() if console is None else console.is_terminal):
+        yield NoProgress()
+        return
     progress = Progress(what, total=total, console=console)
     timer = threading.Timer(PATIENCE, progress.start)
     timer.daemon = True
-    if console.is_terminal:
-        timer.start()
+    timer.start()
     try:
         yield progress
     finally:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from precast.compilers.native_sizes import size_readers, symbols_in
 from precast.compilers.native_split import Segment, is_size
@@ -54,7 +55,8 @@ def segment_graph(segment: Segment, inputs: SegmentInputs) -> fx.GraphModule:
         copies[node] = graph.node_copy(node, copies.__getitem__)
         copy_provenance(node, copies[node])
     graph.output(tuple(copies[node] for node in segment.outputs))
-    return fx.GraphModule({}, graph)
+    # Nobody calls it: its code need not be written.
+    return _LazyGraphModule({}, graph)
 
 
 def _size_named(name: str, segment: Segment) -> torch.SymInt:
