@@ -191,6 +191,8 @@ CASES |= {
     "mm_bf16": (torch.mm, [floats(9, 17, dtype=torch.bfloat16), floats(17, 5, dtype=torch.bfloat16)]),
     "bmm": (torch.bmm, [floats(3, 9, 17), floats(3, 17, 5)]),
     "bmm_expanded": (lambda a, b: torch.bmm(a, b.expand(3, 17, 5)), [floats(3, 9, 17), floats(17, 5)]),
+    "mm_of_repeated_rows": (lambda a, b: a.expand(3, 4).t() @ b.expand(3, 5), [floats(4), floats(5)]),
+    "mm_of_repeated_columns": (lambda a, b: a.expand(4, 3) @ b.expand(3, 5), [floats(4, 1), floats(3, 1)]),
     "addmm": (torch.addmm, [floats(5), floats(9, 17), floats(17, 5)]),
     "addmm_scaled": (
         lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2), [floats(9, 5), floats(9, 17), floats(17, 5)]),

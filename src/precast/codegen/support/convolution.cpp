@@ -89,7 +89,7 @@ bool wanted_layouts(const convolution_problem& problem, dnnl_data_type_t type, b
     for (auto which : {source, weights, result}) {
         const strided operand = counted(problem, which);
         const bool stays = which != weights && !is_free && is_channels_last(operand);
-        if (stays ? !describe(operand, type, false, wanted[which])
+        if (stays ? !describe(operand, type, 0, wanted[which])
                   : dnnl_memory_desc_create_with_tag(wanted[which].fill(), operand.rank, operand.sizes, type, dnnl_format_tag_any) != dnnl_success)
             return false;
     }
@@ -102,7 +102,7 @@ void prepare(const convolution_problem& problem, const strided* inputs, const ep
     owned_layout bias, no_bias;
     owned_attributes attributes, none;
     for (auto which : {source, weights, result})
-        if (!describe(counted(problem, which), type, false, given[which])) return;
+        if (!describe(counted(problem, which), type, 0, given[which])) return;
     if (starts_with_bias(inputs, epilogue, 1)) {
         const auto& added = inputs[epilogue.steps[0].operand];
         const dnnl_dims_t sizes = {added.sizes[1]}, strides = {1};

@@ -22,14 +22,21 @@ void prepare(const strided* inputs, const strided& result, const epilogue& epilo
     const int last = result.rank - 1;
     owned_layout given[3], wanted[3], bias, no_bias;
     const strided* operands[] = {&inputs[0], &inputs[1], &result};
-    for (int each = 0; each < 3; ++each)
-        if (!describe(*operands[each], type, each < 2, given[each]) || !describe(*operands[each], type, each < 2, wanted[each])) return;
+    for (int each = 0; each < 3; ++each) {
+        // Batches may share a matrix; rows that are one row in memory are still so many rows.
+        const int broadcast_dims = each < 2 ? result.rank - 2 : 0;
+        if (!describe(*operands[each], type, broadcast_dims, given[each]) || !describe(*operands[each], type, broadcast_dims, wanted[each]))
+            return;
+    }
     // A constant may lie as oneDNN likes best; it is rearranged only once.
     if (inputs[1].is_constant &&
         dnnl_memory_desc_create_with_tag(wanted[1].fill(), inputs[1].rank, inputs[1].sizes, type, dnnl_format_tag_any) != dnnl_success)
         return;
     const bool has_bias = starts_with_bias(inputs, epilogue, last);
-    if (has_bias && !describe(inputs[epilogue.steps[0].operand], type_of(inputs[epilogue.steps[0].operand].dtype), true, bias)) return;
+    if (has_bias) {
+        const auto& added = inputs[epilogue.steps[0].operand];
+        if (!describe(added, type_of(added.dtype), added.rank, bias)) return;
+    }
     owned_attributes attributes, none;
     owned_plan plan;
     made.leaves_epilogue = !post_ops_of(inputs, epilogue, has_bias, attributes) || !plan_product(engine, wanted, bias, attributes, plan);

@@ -36,13 +36,13 @@ inline problem_key key_of(int64_t kind, const strided* inputs, const strided& re
     return key;
 }
 
-// Sizes and strides as oneDNN wants them: what is the same along a dimension has size 1 there, and where there is nothing
-// to step along, the stride is that of a row-major tensor.
-inline bool describe(const strided& operand, dnnl_data_type_t type, bool may_broadcast, owned_layout& layout) {
+// Sizes and strides as oneDNN wants them: what is the same along one of the first `broadcast_dims` dimensions has size 1
+// there, and where there is nothing to step along, the stride is that of a row-major tensor.
+inline bool describe(const strided& operand, dnnl_data_type_t type, int broadcast_dims, owned_layout& layout) {
     dnnl_dims_t sizes, strides;
     int64_t extent = 1;
     for (int dim = operand.rank - 1; dim >= 0; --dim) {
-        sizes[dim] = may_broadcast && operand.strides[dim] == 0 ? 1 : operand.sizes[dim];
+        sizes[dim] = dim < broadcast_dims && operand.strides[dim] == 0 ? 1 : operand.sizes[dim];
         strides[dim] = sizes[dim] == 1 ? extent : operand.strides[dim];
         if (strides[dim] == 0) return false;
         extent = std::max(extent, sizes[dim] * strides[dim]);
@@ -95,7 +95,7 @@ public:
             operand added;
             added.argument = is_bias ? DNNL_ARG_BIAS : DNNL_ARG_ATTR_MULTIPLE_POST_OP(each - has_bias) | DNNL_ARG_SRC_1;
             owned_layout layout;
-            if (!describe(input, type_of(input.dtype), true, layout) ||
+            if (!describe(input, type_of(input.dtype), input.rank, layout) ||
                 dnnl_memory_create(added.given.fill(), is_bias ? bias.get() : layout.get(), engine.handle.get(), DNNL_MEMORY_NONE) != dnnl_success)
                 return false;
             operands.push_back(std::move(added));
@@ -216,7 +216,7 @@ inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int fir
         switch (step.kind) {
             case finish_kind::add:
             case finish_kind::mul:
-                if (!describe(inputs[step.operand], type_of(inputs[step.operand].dtype), true, layout)) return false;
+                if (!describe(inputs[step.operand], type_of(inputs[step.operand].dtype), inputs[step.operand].rank, layout)) return false;
                 status = dnnl_post_ops_append_binary(steps.get(), step.kind == finish_kind::add ? dnnl_binary_add : dnnl_binary_mul,
                                                      layout.get());
                 break;
