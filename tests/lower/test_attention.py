@@ -34,6 +34,7 @@ MASK = floats(2, 1, 5, 7, seed=4).masked_fill(floats(2, 1, 5, 7, seed=5) > 1, fl
 # More than a block of queries and more than a block of keys, none of them full; rows end within a vector.
 LONG = [heads(100, seed=0, depth=20), heads(600, seed=1, depth=20), heads(600, seed=2, depth=20)]
 LONG_SLOPE, LONG_MASK = heads(100, seed=3, depth=20), floats(100, 600, seed=4)
+WIDE = [heads(100, seed=0, depth=96), heads(600, seed=1, depth=96), heads(600, seed=2, depth=96)]
 BLIND = torch.zeros(2, 1, 5, 7).index_fill(2, torch.tensor([1]), float("-inf"))
 CASES = {
     "attention": (attend, [QUERY, KEY, VALUE]),
@@ -47,6 +48,9 @@ CASES = {
     "attention_long_causal": (lambda q, k, v: attend(q, k, v, is_causal=True), LONG),
     "attention_long_masked": (attend, [*LONG, LONG_MASK]),
     "attention_of_many_queries": (lambda q, k, v: attend(q, k, v, is_causal=True), [LONG[1], LONG[0], LONG_SLOPE]),
+    "attention_of_few_queries": (attend, [WIDE[0][:, :, :5], *WIDE[1:], LONG_MASK[:5]]),
+    "attention_wide": (attend, WIDE),
+    "attention_wide_bf16": (attend, [WIDE[0][:, :, :5].bfloat16(), *(each.bfloat16() for each in WIDE[1:])]),
     "attention_without_keys": (attend, [QUERY, KEY, VALUE, BLIND]),
     "attention_without_keys_f64": (attend, [each.double() for each in (QUERY, KEY, VALUE, BLIND)]),
     "attention_f16": (attend, [QUERY.half(), KEY.half(), VALUE.half()]),

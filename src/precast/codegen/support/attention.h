@@ -35,6 +35,21 @@ struct attention_problem {
     int64_t seen_by(int64_t number) const { return is_causal ? std::min(number + 1, keys) : keys; }
 };
 
+// Rows that blocks are multiplied with, where they lie or in a copy.
+struct head_rows {
+    const float* data;
+    int64_t step;
+};
+
+// Whether rows can be read in place, a vector at a time.
+inline bool is_plain(const strided& tensor) {
+    return tensor.dtype.bits == 32 && tensor.strides[3] == 1 && tensor.sizes[3] % lanes == 0;
+}
+
+inline head_rows rows_in_place(const attention_problem& problem, const strided& tensor, int64_t head) {
+    return {static_cast<const float*>(tensor.data) + problem.start_of(tensor, head), tensor.strides[2]};
+}
+
 // Rows of one head, each filled up with zeros to `width`.
 inline void read_rows(const attention_problem& problem, const strided& tensor, int64_t head, int64_t first, int64_t count, float* to) {
     for (int64_t row = 0; row < count; ++row) {
