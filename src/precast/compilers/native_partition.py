@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensor
 
+from precast.compilers.batch_norm_statistics import keep_statistics
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.node_meta import has_value, set_value, value_of
 from precast.ops.facts import Fact, facts_of
@@ -37,7 +38,7 @@ def native_partition(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Split so that few bytes are saved, then lay out what is saved."""
     forward, backward = min_cut_rematerialization_partition(
-        joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others
+        keep_statistics(joint_module), joint_inputs, num_fwd_outputs=num_fwd_outputs, **others
     )
     lay_out_saved_images(forward, backward, num_fwd_outputs=num_fwd_outputs)
     lay_out_inner_images(backward)
