@@ -18,6 +18,7 @@ from operator import getitem
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.fx.node import Argument
 from torch.utils.checkpoint import CheckpointPolicy
 
 from precast.ir.node_meta import copy_provenance, set_checkpoint_tag, set_value, tensor_of, value_of
@@ -58,14 +59,14 @@ def _take_apart(graph: fx.Graph, norm: fx.Node) -> None:
     # Whoever recomputes the norm reads all of its input for two numbers a channel.
     set_checkpoint_tag(norm, 0, CheckpointPolicy.MUST_SAVE)
 
-    def call(target: OpOverload, *arguments: object) -> fx.Node:
+    def call(target: OpOverload, *arguments: Argument) -> fx.Node:
         made = graph.call_function(target, arguments)
         values = (value_of(each) if isinstance(each, fx.Node) else each for each in arguments)
         set_value(made, target(*values))
         copy_provenance(norm, made)
         return made
 
-    def along_channels(value: object) -> fx.Node:
+    def along_channels(value: Argument) -> fx.Node:
         return call(_aten.view.default, value, [1, -1, *[1] * (tensor_of(source).ndim - 2)])
 
     mean, spread = (_result_at_once(graph, norm, place) for place in (1, 2))
