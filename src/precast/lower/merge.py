@@ -14,6 +14,8 @@ Two nests merge from the outside in, as far as ranges agree and each iteration r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import (
     Index,
@@ -52,45 +54,75 @@ def merge_kernels(program: LoopProgram) -> LoopProgram:
     before, refused = len(program.steps) + 1, set[tuple[Kernel, Kernel]]()
     # A merged kernel may now merge with another.
     while len(program.steps) < before:
-        before, steps = len(program.steps), list[Step]()
+        before, order = len(program.steps), _Order()
         for step in program.steps:
-            if not (isinstance(step, Kernel) and _merge_into_earlier(step, steps, refused)):
-                steps.append(step)
-        program = with_steps(program, steps)
+            if not (isinstance(step, Kernel) and _merge_into_earlier(step, order, refused)):
+                order.append(step)
+        program = with_steps(program, list(order.steps.values()))
     return program
 
 
-def _merge_into_earlier(kernel: Kernel, steps: list[Step], refused: set[tuple[Kernel, Kernel]]) -> bool:
+class _Order:
+    """Steps so far, each under a number that grows from step to step, and who touches what."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, Step] = {}
+        self._next = 0
+        self._touched_by: dict[Buffer, dict[int, None]] = {}
+        self._last_read: dict[Buffer, int] = {}
+        self._last_written: dict[Buffer, int] = {}
+
+    def append(self, step: Step) -> None:
+        self._next += 1
+        self.put(self._next, step)
+
+    def put(self, number: int, step: Step) -> None:
+        self.steps[number] = step
+        for buffers, last in ((read_by(step), self._last_read), (written_by(step), self._last_written)):
+            for buffer in buffers:
+                last[buffer] = max(number, last.get(buffer, 0))
+                self._touched_by.setdefault(buffer, {})[number] = None
+
+    def touching(self, buffers: Iterable[Buffer]) -> list[int]:
+        """The numbers of steps that read or write one of `buffers`, the latest first."""
+        numbers = {number for buffer in buffers for number in self._touched_by.get(buffer, ())}
+        return sorted(numbers & self.steps.keys(), reverse=True)
+
+    def may_move_up(self, kernel: Kernel, number: int) -> bool:
+        """Whether no step after this one feeds the kernel."""
+        return all(self._last_written.get(buffer, 0) <= number for buffer in kernel.read)
+
+    def may_move_down(self, number: int) -> bool:
+        """Whether no step after this one reads what it writes."""
+        return all(self._last_read.get(buffer, 0) <= number for buffer in written_by(self.steps[number]))
+
+
+def _merge_into_earlier(kernel: Kernel, order: _Order, refused: set[tuple[Kernel, Kernel]]) -> bool:
     """Merge with the last step that allows it: where that step stands, or here at the end, as the order allows.
 
     `refused` are pairs that do not merge, whatever else there is.
     """
-    needed, read_after = set(kernel.read), set[Buffer]()
-    may_move_up = True
-    for position in reversed(range(len(steps))):
-        earlier = steps[position]
-        may_move_down = read_after.isdisjoint(written_by(earlier))
-        merged = None
-        if (may_move_up or may_move_down) and isinstance(earlier, Kernel) and (earlier, kernel) not in refused:
-            merged = _merged(earlier, kernel)
-            if merged is None:
-                refused.add((earlier, kernel))
-        if merged is not None and may_move_down:
-            del steps[position]
-            steps.append(merged)
+    for number in order.touching(kernel.read):
+        earlier = order.steps[number]
+        if not isinstance(earlier, Kernel) or (earlier, kernel) in refused:
+            continue
+        may_move_down = order.may_move_down(number)
+        if not may_move_down and not order.may_move_up(kernel, number):
+            continue
+        merged = _merged(earlier, kernel)
+        if merged is None:
+            refused.add((earlier, kernel))
+        elif may_move_down:
+            del order.steps[number]
+            order.append(merged)
             return True
-        if merged is not None:
-            steps[position] = merged
+        else:
+            order.put(number, merged)
             return True
-        # The kernel cannot move before a step that feeds it; an earlier one may still come down to it.
-        may_move_up = may_move_up and needed.isdisjoint(written_by(earlier))
-        read_after.update(read_by(earlier))
     return False
 
 
 def _merged(first: Kernel, second: Kernel) -> Kernel | None:
-    if not _share_data(first, second):
-        return None
     passing = {each: Variable(f"{each.name}~", each.extent) for each in variables_of(second.body)}
     body = first.body
     for statement in rename_variables(second.body, passing):
@@ -105,10 +137,6 @@ def _merged(first: Kernel, second: Kernel) -> Kernel | None:
         return None
     name = first.name if first.name == second.name else f"{first.name}_{second.name}"
     return number_variables(Kernel(name, body, tuple(dict.fromkeys((*first.origins, *second.origins)))))
-
-
-def _share_data(first: Kernel, second: Kernel) -> bool:
-    return not {*first.read, *first.written}.isdisjoint(second.read)
 
 
 def _join_loop(body: tuple[Statement, ...], loop: Loop) -> tuple[Statement, ...] | None:
