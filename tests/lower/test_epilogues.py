@@ -28,6 +28,9 @@ CASES = {
     "gelu": (lambda x, w, b: F.gelu(F.linear(x, w, b)), [floats(5, 7), floats(6, 7), floats(6)]),
     "gelu_by_tanh": (lambda x, w: F.gelu(x @ w, approximate="tanh"), [floats(5, 7), floats(7, 6)]),
     "silu": (lambda x, w: F.silu(x @ w), [floats(5, 7), floats(7, 6)]),
+    "tanh": (lambda x, w: torch.tanh(x @ w), [floats(5, 7), floats(7, 6)]),
+    "sigmoid": (lambda x, w: torch.sigmoid(x @ w), [floats(5, 7), floats(7, 6)]),
+    "hardswish": (lambda x, w: F.hardswish(x @ w), [floats(5, 7), floats(7, 6)]),
     "residual": (lambda x, w, y: x @ w + y, [floats(5, 7), floats(7, 6), floats(5, 6)]),
     "scale": (lambda x, w, s: (x @ w - 1) / s, [floats(5, 7), floats(7, 6), floats(6).abs() + 1]),
     "one_row": (lambda x, w, b: F.relu(F.linear(x, w, b)), [floats(1, 7), floats(6, 7), floats(6)]),
@@ -55,6 +58,9 @@ CASES = {
     "no_depth": (lambda x, w, b: F.linear(x, w, b).relu(), [floats(5, 0), floats(6, 0), floats(6)]),
 }  # fmt: skip
 WHOLE = (
+    "tanh",
+    "sigmoid",
+    "hardswish",
     "bf16",
     "bf16_gelu",
     "bf16_residual",
@@ -112,7 +118,7 @@ def test_of_two_convolutions_the_second_adds_the_first():
     assert sorted([each.operation for each in call.epilogue] for call in calls) == [[], ["mul", "add", "relu"]]
 
 
-@pytest.mark.parametrize("activation", [F.relu, F.gelu, F.silu])
+@pytest.mark.parametrize("activation", [F.relu, F.gelu, F.silu, torch.tanh, torch.sigmoid, F.hardswish])
 def test_nan_stays_nan(tmp_path, activation):
     x, w = torch.eye(16), torch.randn(16, 16)
     w[3, 5] = float("nan")

@@ -7,7 +7,7 @@ After:  add ``-mean[i]``, mul ``scale[i]``, relu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from precast.ir.loops.scalars import (
@@ -16,17 +16,30 @@ from precast.ir.loops.scalars import (
     Constant,
     Named,
     Scalar,
+    apply,
     as_scalar,
     operands_of,
     walk,
 )
 from precast.lower.activation import gelu_of, silu_of
 
+
+def _hardswish_of(value: Scalar) -> Scalar:
+    """As PyTorch takes it apart."""
+    above = apply("maximum", value + 3.0, as_scalar(0, value.dtype))
+    return value * apply("minimum", above, as_scalar(6, value.dtype)) / 6.0
+
+
 ACTIVATIONS: dict[str, Callable[[Scalar], Scalar]] = {
     "gelu": lambda value: gelu_of(value, "none"),
     "gelu_tanh": lambda value: gelu_of(value, "tanh"),
     "silu": silu_of,
+    "hardswish": _hardswish_of,
 }
+
+
+ACTIVATION_DEPTH = 2
+"""The shortest way from an activation's argument to its value, in operations, at most."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,8 @@ def _next_part(value: Scalar, readers: dict[int, list[Scalar]], dtype: str) -> P
             return Part("", None, reader)
         case [Apply("maximum", (first, Constant(0))) as reader] if first is value:
             return Part("relu", None, reader)
+        case [Apply("tanh" | "sigmoid" as operation) as reader]:
+            return Part(operation, None, reader)
         case [Apply("add" | "mul" as operation, (first, second)) as reader]:
             return Part(operation, second if first is value else first, reader)
         case [Apply("sub", (first, second)) as reader] if first is value:
@@ -81,12 +96,21 @@ def _next_part(value: Scalar, readers: dict[int, list[Scalar]], dtype: str) -> P
 
 def _activation(value: Scalar, readers: dict[int, list[Scalar]]) -> Part | None:
     """An activation that reads its argument several times, recognized by its formula."""
-    candidates = [reader for reader in readers[id(value)] if isinstance(reader, Apply)]
-    for reached in (*candidates, *(each for reader in candidates for each in readers[id(reader)])):
+    for reached in _followers(value, readers, depth=ACTIVATION_DEPTH):
         for operation, formula in ACTIVATIONS.items():
             if _is_same(reached, formula(value), value):
                 return Part(operation, None, reached)
     return None
+
+
+def _followers(value: Scalar, readers: dict[int, list[Scalar]], *, depth: int) -> Iterator[Scalar]:
+    """What reads a value, and what reads that, up to so many operations away."""
+    for reader in readers[id(value)]:
+        if isinstance(reader, Apply):
+            yield reader
+        remaining = depth - isinstance(reader, Apply)
+        if remaining and isinstance(reader, Apply | Named):
+            yield from _followers(reader, readers, depth=remaining)
 
 
 def _is_same(first: Scalar, second: Scalar, argument: Scalar) -> bool:

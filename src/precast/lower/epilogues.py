@@ -73,6 +73,7 @@ def _may_grow(call: LibraryCall, readers: Counter[Buffer]) -> bool:
 
 def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | None:
     """What takes the place of the call and of a loop that reads its result; None if they stay as they are."""
+    kernel = _reading_once(kernel, call.outputs[0].buffer)
     match = _Match.of(call, kernel)
     if match is None:
         return None
@@ -92,6 +93,22 @@ def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | 
     if not parts:
         return None
     return [*match.grown(parts, call.outputs[0], (), names), _starting_at(kernel, reached, match.load)]
+
+
+def _reading_once(kernel: Kernel, buffer: Buffer) -> Kernel:
+    """The loop with what it reads of `buffer` as one value, where that is one element."""
+    known: dict[tuple[Index, ...], Load] = {}
+
+    def change(value: Scalar) -> Scalar:
+        if isinstance(value, Load) and value.buffer == buffer and value.guard is None:
+            return known.setdefault(value.indices, value)
+        return value
+
+    match kernel.body:
+        case (Loop(_, (Store() as store,)) as nest,):
+            read = rewrite_statement(store, change, {})
+            return kernel if read is store else replace(kernel, body=(replace(nest, body=(read,)),))
+    return kernel
 
 
 def _starting_at(kernel: Kernel, reached: Scalar, load: Load) -> Kernel:

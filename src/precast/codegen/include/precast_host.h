@@ -95,7 +95,7 @@ using routine = int32_t(context* context, const strided* inputs, const strided* 
 routine attention, attention_backward, convolution_backward_data, convolution_backward_weights, scan, search, sort;
 
 // What is done to each element of a result before it is written; `operand` counts inputs, -1: none.
-enum class finish_kind : int32_t { add, mul, relu, gelu, gelu_tanh, silu };
+enum class finish_kind : int32_t { add, mul, relu, gelu, gelu_tanh, silu, tanh, sigmoid, hardswish };
 struct finish {
     finish_kind kind;
     int32_t operand;

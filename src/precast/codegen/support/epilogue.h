@@ -37,6 +37,9 @@ inline float finished(finish_kind kind, float value, float operand) {
         case finish_kind::gelu: return value * 0.5f * (1 + std::erf(value * 0.70710678f));
         case finish_kind::gelu_tanh: return value * 0.5f * (1 + std::tanh(0.79788456f * (value + 0.044715f * value * value * value)));
         case finish_kind::silu: return value / (1 + std::exp(-value));
+        case finish_kind::tanh: return std::tanh(value);
+        case finish_kind::sigmoid: return 1 / (1 + std::exp(-value));
+        case finish_kind::hardswish: return value * minimum(maximum(value + 3, 0.0f), 6.0f) / 6;
     }
     return value;
 }

@@ -225,6 +225,9 @@ inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int fir
             case finish_kind::gelu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_erf, 0, 0); break;
             case finish_kind::gelu_tanh: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_tanh, 0, 0); break;
             case finish_kind::silu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_swish, 1, 0); break;
+            case finish_kind::tanh: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_tanh, 0, 0); break;
+            case finish_kind::sigmoid: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_logistic, 0, 0); break;
+            case finish_kind::hardswish: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_hardswish, 1.0f / 6, 0.5f); break;
         }
         if (status != dnnl_success) return false;
     }

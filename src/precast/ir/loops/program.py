@@ -70,7 +70,9 @@ class Kernel:
         return tuple(dict.fromkeys(load.buffer for load in loads_of(self.body)))
 
 
-FINISHES = {"add": 2, "mul": 2, "relu": 1, "gelu": 1, "gelu_tanh": 1, "silu": 1}
+FINISHES = {
+    "add": 2, "mul": 2, "relu": 1, "gelu": 1, "gelu_tanh": 1, "silu": 1, "tanh": 1, "sigmoid": 1, "hardswish": 1,
+}  # fmt: skip
 """Operations of epilogues → how many operands they take."""
 
 

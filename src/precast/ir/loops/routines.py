@@ -131,6 +131,9 @@ _FINISHES: dict[str, Callable[..., torch.Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda value: functional.gelu(value, approximate="tanh"),
     "silu": functional.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "hardswish": functional.hardswish,
 }
 _ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
     "attention": _attention,
