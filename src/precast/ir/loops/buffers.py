@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 
 from precast.ir.loops.index import Index, as_index, constant, product
+from precast.ir.loops.remembering import hashed_once, remembered
 
 ITEM_SIZES = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
@@ -13,6 +13,7 @@ ITEM_SIZES = {
 FLOATING = frozenset({"f64", "f32", "f16", "bf16"})
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Buffer:
     """One tensor's memory. Names are unique in a program; strides count elements."""
@@ -21,13 +22,6 @@ class Buffer:
     dtype: str
     shape: tuple[Index, ...]
     strides: tuple[Index, ...]
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.name, self.dtype, self.shape, self.strides))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def offset(self, indices: tuple[Index, ...]) -> Index:
         """How many elements from the start the element at `indices` lies."""
@@ -58,7 +52,7 @@ class View:
         return self.buffer.dtype
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def _offset(indices: tuple[Index, ...], strides: tuple[Index, ...]) -> Index:
     total = constant(0)
     for position, stride in zip(indices, strides, strict=True):

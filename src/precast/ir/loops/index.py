@@ -11,14 +11,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING
+
+from precast.ir.loops.remembering import hashed_once, remembered
 
 if TYPE_CHECKING:
     from precast.ir.loops.scalars import Scalar
-
-# Layers are alike, and so are the subscripts of their loops: few of those that are asked for are new.
-_remembered = lru_cache(maxsize=65536)
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,7 @@ class Symbol:
         return self.name
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Variable:
     """A loop's counter: runs from 0 up to, not including, ``extent``."""
@@ -40,17 +40,11 @@ class Variable:
     extent: Index
 
     @cached_property
-    def _hash(self) -> int:
-        return hash((self.name, self.extent))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
     def text(self) -> str:
         return self.name
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Quotient:
     """``numerator // denominator``, rounded down."""
@@ -59,30 +53,17 @@ class Quotient:
     denominator: Index
 
     @cached_property
-    def _hash(self) -> int:
-        return hash(("//", self.numerator, self.denominator))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
     def text(self) -> str:
         return f"({self.numerator} // {_factor(self.denominator)})"
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Remainder:
     """``numerator % denominator``, never negative for a positive denominator."""
 
     numerator: Index
     denominator: Index
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(("%", self.numerator, self.denominator))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @cached_property
     def text(self) -> str:
@@ -124,18 +105,12 @@ Atom = Symbol | Variable | Computed | Quotient | Remainder | Extreme
 Monomial = tuple[Atom, ...]
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Index:
     """A sum of integer multiples of products of atoms, sorted by text; the empty sum is 0."""
 
     terms: tuple[tuple[Monomial, int], ...]
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(self.terms)
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @cached_property
     def computed(self) -> tuple[Computed, ...]:
@@ -178,12 +153,12 @@ def as_index(value: Index | int) -> Index:
     return value if isinstance(value, Index) else constant(value)
 
 
-@_remembered
+@remembered
 def constant(value: int) -> Index:
     return Index((((), value),)) if value else Index(())
 
 
-@_remembered
+@remembered
 def atom(value: Atom) -> Index:
     return Index((((value,), 1),))
 
@@ -199,7 +174,7 @@ def product(factors: Iterable[Index | int]) -> Index:
     return result
 
 
-@_remembered
+@remembered
 def floor_divide(numerator: Index | int, denominator: Index | int) -> Index:
     """Divide and round down, taking out what divides exactly and dropping what is provably smaller than the divisor."""
     numerator, denominator = as_index(numerator), as_index(denominator)
@@ -217,7 +192,7 @@ def floor_divide(numerator: Index | int, denominator: Index | int) -> Index:
     return whole + (rest if denominator.constant == 1 else atom(Quotient(rest, denominator)))
 
 
-@_remembered
+@remembered
 def remainder(numerator: Index | int, denominator: Index | int) -> Index:
     """What `floor_divide` leaves over."""
     numerator, denominator = as_index(numerator), as_index(denominator)
@@ -250,14 +225,14 @@ def _extreme_of(kind: str, first: Index, second: Index) -> Index:
     return atom(Extreme(kind, *sorted((first, second), key=str)))
 
 
-@_remembered
+@remembered
 def is_between(value: Index, bound: Index) -> bool:
     """Whether ``0 <= value < bound`` can be proved for all variables and sizes."""
     highest = _extreme(value, upper=True)
     return is_non_negative(value) and highest is not None and _all_non_negative(bound - highest - 1)
 
 
-@_remembered
+@remembered
 def is_non_negative(value: Index) -> bool:
     """Whether ``0 <= value`` can be proved for all variables and sizes."""
     lowest = _extreme(value, upper=False)
@@ -289,7 +264,7 @@ def atoms(value: Index) -> set[Atom]:
     return found
 
 
-@_remembered
+@remembered
 def coefficient_of(value: Index, variable: Variable) -> Index | None:
     """The stride of `variable` in `value`; None when `value` is not linear in it."""
     found = constant(0)
@@ -346,7 +321,7 @@ def _substitute_atom(factor: Atom, replacements: Mapping[Atom, Index]) -> Index:
     return atom(factor)
 
 
-@_remembered
+@remembered
 def _product(first: Index, second: Index) -> Index:
     products: dict[Monomial, int] = {}
     for left, left_coefficient in first.terms:
@@ -356,7 +331,7 @@ def _product(first: Index, second: Index) -> Index:
     return _from_terms(products)
 
 
-@_remembered
+@remembered
 def _sum(parts: tuple[Index, ...]) -> Index:
     collected: dict[Monomial, int] = {}
     for part in parts:
@@ -494,7 +469,7 @@ def _sorted_monomial(factors: Monomial) -> Monomial:
     return tuple(sorted(factors, key=lambda factor: factor.text)) if len(factors) > 1 else factors
 
 
-@_remembered
+@remembered
 def _monomial_text(monomial: Monomial) -> str:
     return "*".join(factor.text for factor in monomial)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Atom, Index, Variable, atom, substitute
 from precast.ir.loops.program import Kernel, Loop, Statement, Store, rewrite_statement, variables_of
+from precast.ir.loops.remembering import remembered
 from precast.ir.loops.scalars import IndexValue, Load, Scalar, rewrite
 
 
@@ -34,7 +34,7 @@ def substitution(bindings: Mapping[Atom, Index]) -> Callable[[Scalar], Scalar]:
 
 
 # Loops of layers that are alike are renamed alike.
-@lru_cache(maxsize=65536)
+@remembered
 def _substituted_indices(indices: tuple[Index, ...], bindings: frozenset[tuple[Atom, Index]]) -> tuple[Index, ...]:
     replacements = dict(bindings)
     return tuple(substitute(index, replacements) for index in indices)
