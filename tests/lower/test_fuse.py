@@ -7,9 +7,10 @@ import sys
 import pytest
 import torch
 
+from precast.ir.loops.index import constant, product
 from precast.ir.loops.interpreter import interpret
 from precast.ir.loops.printer import print_program
-from precast.ir.loops.program import Kernel, LibraryCall
+from precast.ir.loops.program import Kernel, LibraryCall, written_by
 from precast.lower.fuse import fuse
 from tests.lower.pipeline import bullet_inputs, lowered, tracer_bullet
 from tests.repository.sources import ROOT
@@ -60,6 +61,14 @@ def test_fusion_changes_no_number(name, dynamic):
 def test_fuses_into_few_kernels(name, count):
     function, inputs = PROGRAMS[name]
     assert len(kernels(fuse(lowered(function, *inputs)))) == count
+
+
+def test_what_a_call_reads_many_times_is_written_once():
+    program = fuse(lowered(lambda a, b: (a * 2).expand(8, 6, 5) @ b, matrix(6, 5), torch.randn(8, 5, 4)))
+    kernel, call = program.steps
+    (doubled,) = written_by(kernel)
+    assert doubled == call.inputs[0].buffer
+    assert product(doubled.shape) == constant(30)
 
 
 def test_views_of_matrices_cost_no_kernel():

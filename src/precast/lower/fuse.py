@@ -30,6 +30,7 @@ from precast.lower.epilogues import absorb_epilogues
 from precast.lower.inline import inline_producers
 from precast.lower.layouts import channels_last
 from precast.lower.merge import merge_kernels
+from precast.lower.rounding import keep_single_precision
 from precast.lower.split import split_loops
 
 
@@ -46,6 +47,7 @@ def fuse(program: LoopProgram) -> LoopProgram:
         collapse_loops,
         merge_kernels,
         forward_stores,
+        keep_single_precision,
         remove_dead,
         collapse_loops,
         order_loops,

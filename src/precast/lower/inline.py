@@ -91,16 +91,21 @@ def inline_producers(program: LoopProgram) -> LoopProgram:
     readers = Counter(buffer for step in program.steps for buffer in read_by(step))
     readers.update(program.outputs)
     definitions: dict[Buffer, Definition] = {}
+    # What calls read by strides need not be written out, so for them what a view is of stays in memory.
+    views: dict[Buffer, Definition] = {}
     steps: list[Step] = []
     for step in program.steps:
         if isinstance(step, Kernel):
+            view = _view_definition(step, views)
+            if view is not None:
+                views[view.buffer] = view
             step = _inline_into_kernel(step, definitions, readers)
             definition = definition_of(step)
             if definition is not None:
                 definitions[definition.buffer] = definition
         elif isinstance(step, LibraryCall):
-            views = tuple(_inline_into_view(view, definitions) for view in step.inputs)
-            step = step if views == step.inputs else replace(step, inputs=views)
+            inputs = tuple(_inline_into_view(_inline_into_view(view, views), definitions) for view in step.inputs)
+            step = step if inputs == step.inputs else replace(step, inputs=inputs)
         steps.append(step)
     return with_steps(program, steps)
 
@@ -204,6 +209,16 @@ def _pays(definition: Definition, readers: int, loads: list[Load], active: tuple
     places = {load.indices for load in loads if load.buffer == definition.buffer}
     iterations = product(variable.extent for variable in active)
     return readers == 1 and len(places) == 1 and iterations == product(definition.buffer.shape)
+
+
+def _view_definition(kernel: Kernel, views: dict[Buffer, Definition]) -> Definition | None:
+    """A kernel that only reads what is elsewhere, seen as a view of what is computed."""
+    definition = definition_of(kernel)
+    load = None if definition is None else strip_names(definition.value)
+    if definition is None or not isinstance(load, Load) or load.guard is not None:
+        return None
+    source = views.get(load.buffer)
+    return definition if source is None else replace(definition, value=source.at(load.indices))
 
 
 def _inline_into_view(view: View, definitions: dict[Buffer, Definition]) -> View:

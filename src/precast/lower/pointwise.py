@@ -169,7 +169,7 @@ def clamp_max(builder: Builder, source: Buffer, max: Operand) -> Buffer:
 def copy(builder: Builder, *sources: Buffer, **_: object) -> Buffer:
     # `copy` takes (target, source, non_blocking); the others take the source alone.
     source = [each for each in sources if isinstance(each, Buffer)][-1]
-    return builder.define(lambda at: cast(element(source, at, source.dtype), builder.result.dtype))
+    return builder.define(lambda at: cast(element(source, at, source.dtype), builder.result.dtype, is_asked=True))
 
 
 @lowering(

@@ -136,6 +136,8 @@ class Cast(Arithmetic):
 
     value: Scalar
     dtype: str
+    is_asked: bool = False
+    """Whether the user's program converts here; otherwise some operator's result has this type."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,12 +196,12 @@ def as_scalar(value: Scalar | float, dtype: str) -> Scalar:
     return Constant(value, dtype) if isinstance(value, int | float) else value
 
 
-def cast(value: Scalar, dtype: str) -> Scalar:
+def cast(value: Scalar, dtype: str, *, is_asked: bool = False) -> Scalar:
     if value.dtype == dtype:
         return value
     if isinstance(value, Constant) and dtype not in ("f16", "bf16", "f32"):
         return Constant(bool(value.value) if dtype == "bool" else value.value, dtype)
-    return Cast(value, dtype)
+    return Cast(value, dtype, is_asked)
 
 
 def computed(name: str, value: Scalar, extent: Index | int) -> Index:
@@ -284,8 +286,8 @@ def _with_operands(value: Scalar, memo: dict[int, Scalar]) -> Scalar:
             return replace(value, index=_with_values((index,), new)[0])
         case Apply():
             return replace(value, arguments=new)
-        case Cast(_, dtype):
-            return cast(new[0], dtype)
+        case Cast(_, dtype, is_asked):
+            return cast(new[0], dtype, is_asked=is_asked)
         case Named():
             return replace(value, value=new[0])
     raise AssertionError(f"{type(value).__name__} has no operands to replace")
