@@ -64,7 +64,7 @@ def test_fuses_into_few_kernels(name, count):
 
 
 def test_what_a_call_reads_many_times_is_written_once():
-    program = fuse(lowered(lambda a, b: (a * 2).expand(8, 6, 5) @ b, matrix(6, 5), torch.randn(8, 5, 4)))
+    program = fuse(lowered(lambda a, b: (a * 2).expand(8, 6, 5) @ b, matrix(6, 5), torch.randn(8, 5, 4).double()))
     kernel, call = program.steps
     (doubled,) = written_by(kernel)
     assert doubled == call.inputs[0].buffer
