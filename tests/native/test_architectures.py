@@ -13,6 +13,8 @@ from tests.models.zoo import QUICK, ZOO
 NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.models) for name in ZOO]
 SIZES = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 STEPS = 5
+# Of windows that shift and are padded, torch's symbolic sizes take minutes to decide what is equal (swin).
+pytestmark = pytest.mark.timeout(1800)
 
 
 def floats_of(results: Any) -> list[torch.Tensor]:
