@@ -98,9 +98,18 @@ def _activation(value: Scalar, readers: dict[int, list[Scalar]]) -> Part | None:
     """An activation that reads its argument several times, recognized by its formula."""
     for reached in _followers(value, readers, depth=ACTIVATION_DEPTH):
         for operation, formula in ACTIVATIONS.items():
-            if _is_same(reached, formula(value), value):
+            if _is_same(reached, formula(value), value) and _is_only_way(value, reached, readers):
                 return Part(operation, None, reached)
     return None
+
+
+def _is_only_way(value: Scalar, reached: Scalar, readers: dict[int, list[Scalar]]) -> bool:
+    """Whether nobody but `reached` needs `value`, or anything between the two."""
+    inside, between = {id(each) for each in walk(reached)}, {id(value)}
+    for each in walk(reached):
+        if any(id(operand) in between for operand in operands_of(each)):
+            between.add(id(each))
+    return all(id(reader) in inside for each in between - {id(reached)} for reader in readers[each])
 
 
 def _followers(value: Scalar, readers: dict[int, list[Scalar]], *, depth: int) -> Iterator[Scalar]:
