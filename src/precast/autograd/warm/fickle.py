@@ -1,6 +1,6 @@
 """What libraries offer that is not decided by a program and its inputs: clocks, files, chance, other processes, …"""
 
-import os
+from types import FunctionType
 from typing import Any
 
 _MODULES = frozenset({
@@ -24,6 +24,7 @@ _STEADY_PARTS = {
         {"byteorder", "float_info", "hexversion", "implementation", "maxsize", "platform", "version_info"}
     ),
 }
+_ENVIRONMENT = frozenset({("os", "_Environ"), ("os", "getenv")})
 FICKLE_BUILTINS = frozenset({"open", "input", "eval", "exec", "globals", "locals", "__import__", "breakpoint"})
 
 
@@ -45,4 +46,5 @@ def is_fickle_value(value: Any) -> bool:
 
 def reads_environment(value: Any) -> bool:
     """Whether this is one of the ways to the environment variables, which are compared."""
-    return value is os.environ or value is os.getenv
+    named = value if isinstance(value, FunctionType) else type(value)
+    return (named.__module__, named.__qualname__) in _ENVIRONMENT
