@@ -90,7 +90,8 @@ def _images(batch: int) -> torch.Tensor:
 
 def _bert() -> nn.Module:
     config = transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return Logits(transformers.BertForSequenceClassification(config))
+    # Labels for tokens: one label for the whole text would be too few numbers to judge errors by.
+    return Logits(transformers.BertForTokenClassification(config))
 
 
 def _gpt2() -> nn.Module:
@@ -128,7 +129,7 @@ def _latents(batch: int) -> torch.Tensor:
 
 
 ARCHITECTURES = {
-    "bert": Architecture("BERT-base", _bert, _tokens, classes=2),
+    "bert": Architecture("BERT-base", _bert, _tokens, classes=2, labels=TOKENS),
     "gpt2": Architecture("GPT-2", _gpt2, _tokens, classes=50257, labels=TOKENS),
     "llama": Architecture("small Llama", _llama, _tokens, classes=32000, labels=TOKENS),
     "vit": Architecture("ViT-B", _vit, _images, classes=CLASSES),
