@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import fx
 
+from precast.autograd.graph_names import get_aot_graph_name
 from precast.build.library import Library, build_early, find_library, start_build
 from precast.cache import Store, open_store
 from precast.codegen.describe import Entry as ProgramEntry
@@ -52,6 +53,8 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
         return lambda: NativeGraph(split, (), StoredGraph("", (), ()), entries)
     sources = generate(entries, profile=options.profile)
     building = start_build(sources, store=store, compiler=options.compiler)
+    # When the build ends, another graph may have its turn.
+    name = get_aot_graph_name()
 
     def finish() -> NativeGraph:
         with store.held():
@@ -59,7 +62,7 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
             stored = StoredGraph(library.key, library.needs, tuple(called_back(entry.program) for entry in entries))
             compiled = NativeGraph(split, open_entries(library, stored.programs, weights_of(split)), stored, entries)
         if options.profile:
-            compiler.profiled.add(compiled)
+            compiler.profiled.add(name, compiled)
         return compiled
 
     return finish

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from precast.autograd.graph_names import get_aot_graph_name
 from precast.compilers.native_call import NativeStep, RunningStep, Sizes, TorchStep, Values
 from precast.ir.loops.program import LoopProgram
 from precast.runtime import Entry
@@ -103,10 +102,10 @@ class ProfiledGraphs:
     def __init__(self) -> None:
         self._graphs: list[ProfiledGraph] = []
 
-    def add(self, graph: NativeGraph) -> None:
+    def add(self, name: str, graph: NativeGraph) -> None:
         """From now on, the graph's times are known."""
         graph.steps = with_torch_timed(graph.steps)
-        self._graphs.append(ProfiledGraph(get_aot_graph_name(), graph))
+        self._graphs.append(ProfiledGraph(name, graph))
 
     def __iter__(self) -> Iterator[ProfiledGraph]:
         return iter(tuple(self._graphs))
