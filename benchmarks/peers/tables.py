@@ -144,7 +144,13 @@ def _versus_fastest(outcome: Outcome | None) -> str:
     if not ours or not theirs:
         return "-"
     title = CONTENDERS[theirs[0]].title
-    return f"{ours[1] * 1000:.0f} ms; {title} {theirs[1] * 1000:.0f} ms; {theirs[1] / ours[1]:.2f}x"
+    return (
+        f"{_three_digits(ours[1] * 1000)} ms; {title} {_three_digits(theirs[1] * 1000)} ms; {theirs[1] / ours[1]:.2f}x"
+    )
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:.0f}" if number >= 99.95 else f"{number:.1f}"
 
 
 def _markdown(header: list[str], rows: list[list[str]]) -> str:
