@@ -36,8 +36,8 @@ def _section(run: Run) -> str:
 
 
 def _short_section(run: Run) -> str:
-    what = "Precast, for inference with constant weights (`freeze`, as in packages); the fastest of its peers; their ratio."
-    return f"{what} {_threads(run)}, {run.machine['processor']}, {run.date}:\n\n{tables.summary_table(run)}"
+    what = "Precast (inference with `freeze`, as in packages), the fastest of its peers, and their ratio."
+    return f"{what}\n{_threads(run)}, {run.machine['processor']}, {run.date}:\n\n{tables.summary_table(run)}"
 
 
 def _threads(run: Run) -> str:

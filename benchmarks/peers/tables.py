@@ -76,8 +76,11 @@ def _time(outcome: Outcome, name: str, *, is_best: bool) -> str:
     seconds = outcome.seconds(name)
     if seconds is None:
         return "failed" if outcome.of(name) else "-"
-    text = f"{seconds * 1000:.1f}" if seconds < 0.1 else f"{seconds * 1000:.0f}"
-    return f"**{text}**" if is_best else text
+    return f"**{_milliseconds(seconds)}**" if is_best else _milliseconds(seconds)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.1f}" if seconds < 0.1 else f"{seconds * 1000:.0f}"
 
 
 def _grid(outcomes: list[Outcome], names: list[str], value: Callable[[Measurement], float | None], form: str) -> str:
@@ -144,13 +147,7 @@ def _versus_fastest(outcome: Outcome | None) -> str:
     if not ours or not theirs:
         return "-"
     title = CONTENDERS[theirs[0]].title
-    return (
-        f"{_three_digits(ours[1] * 1000)} ms; {title} {_three_digits(theirs[1] * 1000)} ms; {theirs[1] / ours[1]:.2f}x"
-    )
-
-
-def _three_digits(number: float) -> str:
-    return f"{number:.0f}" if number >= 99.95 else f"{number:.1f}"
+    return f"{_milliseconds(ours[1])} ms; {title} {_milliseconds(theirs[1])} ms; {theirs[1] / ours[1]:.2f}x"
 
 
 def _markdown(header: list[str], rows: list[list[str]]) -> str:
