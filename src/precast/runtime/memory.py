@@ -32,7 +32,6 @@ class RecycledMemory:
         # Nothing is set aside for it before it is used; older Pythons have no name for this flag.
         unreserved = getattr(mmap, "MAP_NORESERVE", 0x4000)
         self._range = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | unreserved)
-        self._range.madvise(mmap.MADV_HUGEPAGE)
         self._free = [(0, capacity)]
         self._returned: deque[tuple[int, int]] = deque()
         self._lock = Lock()
