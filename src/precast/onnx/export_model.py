@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Literal
 
 import onnx
@@ -9,25 +10,6 @@ import onnx_ir as ir
 
 from precast.errors import InputValueError, OptionError
 from precast.ir.program import Program
-from precast.onnx import (
-    attention_rules,
-    complex_rules,
-    control_flow_rules,
-    counting_rules,
-    cumulative_rules,
-    embedding_rules,
-    linear_algebra_rules,
-    operator_rules,
-    pointwise_rules,
-    pooling_rules,
-    random_rules,
-    reduction_rules,
-    scatter_rules,
-    size_rules,
-    sorting_rules,
-    special_function_rules,
-    split_rules,
-)
 from precast.onnx.aten_capture import capture_aten
 from precast.onnx.input_adapter import InputAdapter
 from precast.onnx.optimize import finish
@@ -44,25 +26,13 @@ DEFAULT_OPSET = 20
 """Has Gelu, and every runtime of the last years reads it."""
 
 RULE_FILES = (
-    attention_rules,
-    complex_rules,
-    control_flow_rules,
-    counting_rules,
-    cumulative_rules,
-    embedding_rules,
-    linear_algebra_rules,
-    operator_rules,
-    pointwise_rules,
-    pooling_rules,
-    random_rules,
-    reduction_rules,
-    scatter_rules,
-    size_rules,
-    sorting_rules,
-    special_function_rules,
-    split_rules,
-)
+    "attention_rules", "complex_rules", "control_flow_rules", "counting_rules", "cumulative_rules", "embedding_rules",
+    "linear_algebra_rules", "operator_rules", "pointwise_rules", "pooling_rules", "random_rules", "reduction_rules",
+    "scatter_rules", "size_rules", "sorting_rules", "special_function_rules", "split_rules",
+)  # fmt: skip
 """Importing them fills the table."""
+for _rule_file in RULE_FILES:
+    import_module(f"precast.onnx.{_rule_file}")
 
 
 def export(
