@@ -16,9 +16,9 @@ void multiply_in_place(const attention_problem& problem, int64_t rows, const flo
     for (int64_t key = 0; key < count; ++key) {
         const float* line = keys.data + (start + key) * keys.step;
         for (int64_t row = 0; row < rows; ++row) {
-            lane_vector sums = {};
-            for (int64_t each = 0; each < problem.depth; each += lanes)
-                sums = multiply_add(vector_at(left + row * problem.width + each), vector_at(line + each), sums);
+            float_vector sums = {};
+            for (int64_t each = 0; each < problem.depth; each += vector_lanes)
+                sums = multiply_add(load_vector(left + row * problem.width + each), load_vector(line + each), sums);
             result[row * key_block + key] = sum_of(sums);
         }
     }
@@ -30,11 +30,11 @@ struct running_row {
 
     // Makes powers of the scores, which have room for whole vectors; gives what the sums of earlier blocks are to be multiplied by.
     float take(float* scores, int64_t count) {
-        const int64_t padded = rounded_up(count, lanes);
+        const int64_t padded = rounded_up(count, vector_lanes);
         std::fill(scores + count, scores + padded, -infinity<float>);
-        lane_vector highest = top - lane_vector{}, more = {};
-        for (int64_t each = 0; each < padded; each += lanes) {
-            const lane_vector values = vector_at(scores + each);
+        float_vector highest = top - float_vector{}, more = {};
+        for (int64_t each = 0; each < padded; each += vector_lanes) {
+            const float_vector values = load_vector(scores + each);
             highest = values > highest ? values : highest;
         }
         const float before = top;
@@ -43,7 +43,7 @@ struct running_row {
         const float base = top == -infinity<float> ? 0 : top;
 #pragma omp simd
         for (int64_t each = 0; each < padded; ++each) scores[each] = exp(scores[each] - base);
-        for (int64_t each = 0; each < padded; each += lanes) more += vector_at(scores + each);
+        for (int64_t each = 0; each < padded; each += vector_lanes) more += load_vector(scores + each);
         const float factor = before == top ? 1 : exp(before - base);
         sum = sum * factor + sum_of(more);
         return factor;
@@ -54,7 +54,7 @@ struct running_row {
 struct attention_workspace {
     float *rows, *sums, *scores, *line;
     static int64_t size(const attention_problem& problem) {
-        return 2 * query_block * problem.width + query_block * key_block + std::max(key_block, lanes * problem.width);
+        return 2 * query_block * problem.width + query_block * key_block + std::max(key_block, vector_lanes * problem.width);
     }
     attention_workspace(const attention_problem& problem, float* memory)
         : rows(memory), sums(rows + query_block * problem.width), scores(sums + query_block * problem.width),
@@ -111,7 +111,7 @@ void attend(const attention_problem& problem, const attention_head& head, int64_
 int32_t attention(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers) {
     const attention_problem problem(inputs, inputs + 3, numbers);
     const bool packs_keys = problem.queries > few_queries || !is_plain(problem.key), copies_values = problem.queries > few_queries || !is_plain(problem.value);
-    const int64_t head_size = problem.padded_keys * problem.width, own = rounded_up(attention_workspace::size(problem), lanes);
+    const int64_t head_size = problem.padded_keys * problem.width, own = rounded_up(attention_workspace::size(problem), vector_lanes);
     const int64_t blocks = (problem.queries + query_block - 1) / query_block, all = problem.heads * head_size;
     float* memory = floats(context, (packs_keys + copies_values) * all + own * omp_get_max_threads());
     if (!memory) return fail(PRECAST_FAILED, "no memory for attention");

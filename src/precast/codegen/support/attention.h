@@ -23,7 +23,7 @@ struct attention_problem {
     attention_problem(const strided* operands, const strided* mask, const int64_t* numbers)
         : query(operands[0]), key(operands[1]), value(operands[2]), mask(numbers[1] ? mask : nullptr), is_causal(numbers[0] != 0),
           heads(query.sizes[0] * query.sizes[1]), queries(query.sizes[2]), keys(key.sizes[2]), depth(query.sizes[3]),
-          width(rounded_up(depth, lanes)), padded_keys(rounded_up(keys, panel)) {
+          width(rounded_up(depth, vector_lanes)), padded_keys(rounded_up(keys, panel)) {
         scale = numbers[2] < 0 ? 1 / std::sqrt(static_cast<float>(depth)) : from_bits<float>(static_cast<uint32_t>(numbers[2]));
     }
 
@@ -43,7 +43,7 @@ struct head_rows {
 
 // Whether rows can be read in place, a vector at a time.
 inline bool is_plain(const strided& tensor) {
-    return tensor.dtype.bits == 32 && tensor.strides[3] == 1 && tensor.sizes[3] % lanes == 0;
+    return tensor.dtype.bits == 32 && tensor.strides[3] == 1 && tensor.sizes[3] % vector_lanes == 0;
 }
 
 inline head_rows rows_in_place(const attention_problem& problem, const strided& tensor, int64_t head) {
@@ -64,18 +64,18 @@ inline void read_queries(const attention_problem& problem, int64_t head, int64_t
     for (int64_t each = 0; each < count * problem.width; ++each) to[each] *= problem.scale;
 }
 
-// One head with rows as columns, in panels; `lines` has room for `lanes` rows.
+// One head with rows as columns, in panels; `lines` has room for `vector_lanes` rows.
 inline void pack_transposed(const attention_problem& problem, const strided& tensor, int64_t head, float* to, float* lines) {
-    for (int64_t first = 0; first < problem.padded_keys; first += lanes) {
-        const int64_t count = std::clamp<int64_t>(problem.keys - first, 0, lanes);
+    for (int64_t first = 0; first < problem.padded_keys; first += vector_lanes) {
+        const int64_t count = std::clamp<int64_t>(problem.keys - first, 0, vector_lanes);
         read_rows(problem, tensor, head, first, count, lines);
-        std::fill(lines + count * problem.width, lines + lanes * problem.width, 0.0f);
+        std::fill(lines + count * problem.width, lines + vector_lanes * problem.width, 0.0f);
         float* place = to + first / panel * panel * problem.width + first % panel;
-        for (int64_t column = 0; column < problem.width; column += lanes) {
-            lane_vector square[lanes];
-            for (int64_t each = 0; each < lanes; ++each) std::memcpy(&square[each], lines + each * problem.width + column, sizeof(lane_vector));
+        for (int64_t column = 0; column < problem.width; column += vector_lanes) {
+            float_vector square[vector_lanes];
+            for (int64_t each = 0; each < vector_lanes; ++each) square[each] = load_vector(lines + each * problem.width + column);
             transpose(square);
-            for (int64_t each = 0; each < lanes; ++each) std::memcpy(place + (column + each) * panel, &square[each], sizeof(lane_vector));
+            for (int64_t each = 0; each < vector_lanes; ++each) store_vector(place + (column + each) * panel, square[each]);
         }
     }
 }

@@ -13,7 +13,7 @@ namespace {
 struct gradient_workspace {
     float *keys, *values, *key_rows, *to_keys, *to_values, *rows, *slopes, *to_rows, *scores, *pulls, *line;
     static int64_t size(const attention_problem& problem) {
-        const int64_t blocks = 3 * query_block * problem.width + 2 * query_block * key_block + std::max(key_block, lanes * problem.width);
+        const int64_t blocks = 3 * query_block * problem.width + 2 * query_block * key_block + std::max(key_block, vector_lanes * problem.width);
         return 5 * problem.padded_keys * problem.width + blocks;
     }
     gradient_workspace(const attention_problem& problem, float* memory) {
@@ -47,7 +47,7 @@ void pull_block(const attention_problem& problem, const strided& gradient, const
 #pragma omp simd reduction(+ : total)
         for (int64_t each = 0; each < width; ++each) total += work.slopes[row * width + each] * work.to_rows[row * width + each];
         inner[row] = total;
-        logarithm[row] = single_of(sums, problem.start_of(sums, head) + (first + row) * sums.strides[2]);
+        logarithm[row] = element_of(sums, problem.start_of(sums, head) + (first + row) * sums.strides[2]);
     }
     read_queries(problem, head, first, rows, work.rows);
     std::fill(work.to_rows, work.to_rows + rows * width, 0.0f);
@@ -87,7 +87,7 @@ void write_rows(const attention_problem& problem, const float* from, const strid
 // Outputs: gradients of query, key and value.
 int32_t attention_backward(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers) {
     const attention_problem problem(inputs + 1, inputs + 6, numbers);
-    const int64_t own = rounded_up(gradient_workspace::size(problem), lanes);
+    const int64_t own = rounded_up(gradient_workspace::size(problem), vector_lanes);
     float* memory = floats(context, own * omp_get_max_threads());
     if (!memory) return fail(PRECAST_FAILED, "no memory for the gradients of attention");
     const bool is_large = problem.heads * problem.queries * problem.keys * problem.depth > 65536;

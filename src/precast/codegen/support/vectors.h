@@ -17,7 +17,7 @@ constexpr bool has_vectors = true;
 constexpr int64_t vector_lanes = 8;
 constexpr bool has_vectors = true;
 #else
-constexpr int64_t vector_lanes = 4;
+constexpr int64_t vector_lanes = 8;
 constexpr bool has_vectors = false;
 #endif
 
@@ -29,7 +29,8 @@ inline float_vector load_vector(const float* from) {
     return value;
 }
 inline void store_vector(float* to, float_vector value) { std::memcpy(to, &value, sizeof value); }
-inline float_vector same_in_all(float value) { return float_vector{} + value; }
+// Taking 0 away keeps −0, adding it would not.
+inline float_vector same_in_all(float value) { return value - float_vector{}; }
 
 // a * b + c, rounded once.
 inline float_vector multiply_add(float_vector a, float_vector b, float_vector c) {
@@ -43,5 +44,27 @@ inline float_vector multiply_add(float_vector a, float_vector b, float_vector c)
     return a * b + c;
 #endif
 }
+
+inline float sum_of(float_vector values) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps(reinterpret_cast<__m512>(values));
+#else
+    float total = 0;
+    for (int64_t each = 0; each < vector_lanes; ++each) total += values[each];
+    return total;
+#endif
+}
+
+inline float largest_of(float_vector values) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps(reinterpret_cast<__m512>(values));
+#else
+    float largest = values[0];
+    for (int64_t each = 1; each < vector_lanes; ++each) largest = values[each] > largest ? values[each] : largest;
+    return largest;
+#endif
+}
+
+inline int64_t rounded_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
 }  // namespace precast

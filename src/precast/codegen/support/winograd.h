@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "vectors.h"
+#include "blocks.h"
 
 namespace precast {
 
@@ -36,30 +36,8 @@ struct filter_bank {
 
 namespace winograd {
 
-constexpr int64_t rows = 8, columns = 2 * vector_lanes;
-
-inline int64_t rounded_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-
-// `rows` × `columns` of a matrix product, added to what there is if `adds`.
-inline void multiply(const float* a, int64_t a_row, int64_t a_step, const float* b, int64_t b_step, float* c, int64_t c_row,
-                     int64_t depth, bool adds) {
-    float_vector sums[rows][2];
-    for (auto& row : sums) row[0] = row[1] = float_vector{};
-    for (int64_t each = 0; each < depth; ++each) {
-        const float_vector left = load_vector(b + each * b_step), right = load_vector(b + each * b_step + vector_lanes);
-#pragma GCC unroll 8
-        for (int64_t row = 0; row < rows; ++row) {
-            const float_vector factor = same_in_all(a[row * a_row + each * a_step]);
-            sums[row][0] = multiply_add(factor, left, sums[row][0]);
-            sums[row][1] = multiply_add(factor, right, sums[row][1]);
-        }
-    }
-    for (int64_t row = 0; row < rows; ++row)
-        for (int64_t half = 0; half < 2; ++half) {
-            float* place = c + row * c_row + half * vector_lanes;
-            store_vector(place, adds ? load_vector(place) + sums[row][half] : sums[row][half]);
-        }
-}
+constexpr int rows = 8;
+constexpr int64_t columns = 2 * vector_lanes;
 
 // Bᵀ p B
 inline void transform_patch(const float_vector (&p)[patch_area], float_vector (&v)[patch_area]) {
@@ -269,8 +247,9 @@ bool convolve_patches(const image_batch& sources, const planes& filters, const i
         for (int64_t position = 0; position < patch_area; ++position)
             for (int64_t column = 0; column < work.padded_width; column += columns)
                 for (int64_t row = 0; row < count; row += rows)
-                    multiply(patches.at(position, row * work.depth), work.depth, 1, filters.at(position, column * work.depth), columns,
-                             products.at(position, row * work.padded_width + column), work.padded_width, work.depth, false);
+                    multiply_tile<rows, 2>({patches.at(position, row * work.depth), work.depth, 1}, filters.at(position, column * work.depth),
+                                           columns, products.at(position, row * work.padded_width + column), work.padded_width, work.depth,
+                                           false);
         for (int64_t row = 0; row < count; ++row) {
             const auto place = all.at(first + row);
             float* pixels[4];
@@ -311,9 +290,9 @@ inline void multiply_transposed(const float* a, int64_t a_step, const float* b, 
                                 bool adds) {
     constexpr int64_t few = 16;
     float tile[rows * columns];
-    multiply(a, 1, a_step, b, b_step, tile, columns, std::min(few, depth), false);
+    multiply_tile<rows, 2>({a, 1, a_step}, b, b_step, tile, columns, std::min(few, depth), false);
     for (int64_t first = few; first < depth; first += few)
-        multiply(a + first * a_step, 1, a_step, b + first * b_step, b_step, tile, columns, std::min(few, depth - first), true);
+        multiply_tile<rows, 2>({a + first * a_step, 1, a_step}, b + first * b_step, b_step, tile, columns, std::min(few, depth - first), true);
     for (int64_t row = 0; row < rows; ++row)
         for (int64_t column = 0; column < columns; column += vector_lanes) {
             const float_vector sum = load_vector(tile + row * columns + column);

@@ -97,7 +97,7 @@ private:
     bool pays(const winograd::work& work, const image_batch& results) const {
         const int64_t each_pixel = 55, each_filter = problem.wanted == weights ? 400 : filters.is_constant ? 0 : 250;
         const int64_t direct = filter_area * results.batch * results.height * results.width * work.depth * work.width;
-        const int64_t products = patch_area * winograd::rounded_up(work.count, winograd::rows) * work.filter_elements();
+        const int64_t products = patch_area * rounded_up(work.count, winograd::rows) * work.filter_elements();
         const int64_t transforms = each_pixel * work.count * (work.depth + work.width) + each_filter * work.filter_elements();
         return (products + transforms) * 10 < direct * 9;
     }
