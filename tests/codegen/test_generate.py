@@ -6,6 +6,7 @@ import torch
 from precast.codegen.cpp_types import identifier, literal
 from precast.codegen.generate import generate
 from tests.lower.pipeline import bullet_inputs, lowered, make_entry, tracer_bullet
+from tests.lower.test_random import random_program
 
 
 def unit(sources, name):
@@ -34,6 +35,41 @@ def test_softmax_is_one_pass_over_each_row(assert_golden):
 def test_bfloat16_is_a_float_between_loading_and_storing(assert_golden):
     program = lowered(lambda x, y: ((x + y) * y).relu(), *(torch.zeros(500, dtype=torch.bfloat16) for _ in range(2)))
     assert_golden("bfloat16", unit(generate([make_entry(program)]), "kernels_0.cpp"))
+
+
+WHOLE = torch.zeros(500, dtype=torch.int64)
+PROGRAMS = {
+    "argmax": (lambda x: x.argmax(1), [torch.zeros(50, 700)]),
+    "average_pool": (lambda x: torch.nn.functional.avg_pool2d(x, 3, 2, 1), [torch.zeros(2, 3, 9, 9)]),
+    "cat_and_pad": (
+        lambda x, y: torch.nn.functional.pad(torch.cat([x.exp(), y], 1), (1, 1)),
+        [torch.zeros(50, 7), torch.zeros(50, 9)],
+    ),
+    "embedding": (lambda w, i: torch.nn.functional.embedding(i, w) * 2, [torch.zeros(9, 70), WHOLE]),
+    "floor_divide": (lambda x, y: (x // y, x % 7), [WHOLE, torch.ones_like(WHOLE)]),
+    "scatter_add": (
+        lambda x, i, y: x.scatter_add(0, i, y.exp()),
+        [torch.zeros(9, 70), torch.zeros(50, 70, dtype=torch.int64), torch.zeros(50, 70)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_small_program_in_cpp(assert_golden, name):
+    function, inputs = PROGRAMS[name]
+    sources = generate([make_entry(lowered(function, *inputs))])
+    assert_golden(name, unit(sources, "kernels_0.cpp"))
+
+
+def test_dropout_draws_in_the_loop_around_it(assert_golden):
+    program = random_program(lambda x: torch.nn.functional.dropout(x.exp(), 0.1), torch.zeros(500))
+    assert_golden("dropout", unit(generate([make_entry(program)]), "kernels_0.cpp"))
+
+
+def test_what_follows_a_product_goes_into_its_call(assert_golden):
+    inputs = [torch.zeros(70), torch.zeros(50, 30), torch.zeros(30, 70)]
+    sources = generate([make_entry(lowered(lambda b, x, w: torch.addmm(b, x, w).tanh(), *inputs))])
+    assert_golden("product_and_tanh", unit(sources, "host.cpp"))
 
 
 def layers(count):
