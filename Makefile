@@ -11,6 +11,7 @@ MODELS     ?=
 SETTINGS   ?=
 CONTENDERS ?=
 THREADS    ?= 1
+RUNS       ?=
 MINUTES    ?=
 CLOCK      ?=
 QUICK      ?=
@@ -45,9 +46,9 @@ demo: compiler $(READY) ## the whole story: compile, train, package, run without
 	@$(BIN)/python examples/demo.py
 
 .PHONY: bench
-bench: compiler $(READY_BENCH) ## compare with the peers: MODELS= SETTINGS= CONTENDERS= THREADS= MINUTES= QUICK=1 PUBLISH=1
+bench: compiler $(READY_BENCH) ## compare with the peers: MODELS= SETTINGS= CONTENDERS= THREADS= RUNS= MINUTES= QUICK=1 PUBLISH=1
 	@$(BIN)/python -m benchmarks.peers --threads $(THREADS) $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) \
-	  $(foreach option,MODELS SETTINGS CONTENDERS MINUTES CLOCK JSON,$(if $($(option)),$(call flag,$(option)) $($(option))))
+	  $(foreach option,MODELS SETTINGS CONTENDERS RUNS MINUTES CLOCK JSON,$(if $($(option)),$(call flag,$(option)) $($(option))))
 
 .PHONY: bench-topics
 bench-topics: compiler $(READY) ## the benchmarks of single parts, or TOPICS=benchmarks/one.py

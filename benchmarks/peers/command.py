@@ -2,8 +2,8 @@
 
 Usage::
 
-    python -m benchmarks.peers                                    # everything, 40 minutes, one thread
-    python -m benchmarks.peers --quick                            # three models, 8 minutes
+    python -m benchmarks.peers                                    # everything, three runs, one thread, 60 minutes
+    python -m benchmarks.peers --quick                            # three models, one run, 8 minutes
     python -m benchmarks.peers --models bert vit --settings inference-1 --contenders eager precast openvino
     python -m benchmarks.peers --merge first.json second.json third.json --publish
 """
@@ -25,7 +25,8 @@ from benchmarks.peers.contenders import CONTENDERS, contenders_for
 from benchmarks.peers.results import Outcome, Run
 from benchmarks.peers.workload import SETTINGS, Workload
 
-FULL_MINUTES, QUICK_MINUTES = 40, 8
+FULL_MINUTES, QUICK_MINUTES = 60, 8
+FULL_RUNS, QUICK_RUNS = 3, 1
 QUICK_MODELS, QUICK_SETTINGS = ["bert", "resnet50", "llama"], ["inference-1", "training"]
 
 
@@ -48,6 +49,7 @@ def _measured(chosen: argparse.Namespace) -> Run:
     run = measure_all(
         [Workload(model, setting) for setting in settings for model in models],
         chosen.contenders,
+        runs=chosen.runs or (QUICK_RUNS if chosen.quick else FULL_RUNS),
         threads=chosen.threads,
         clock=chosen.clock,
         seconds=60 * (chosen.minutes or (QUICK_MINUTES if chosen.quick else FULL_MINUTES)),
@@ -63,6 +65,7 @@ def measure_all(
     workloads: list[Workload],
     contenders: list[str],
     *,
+    runs: int,
     threads: int,
     clock: str,
     seconds: float,
@@ -72,7 +75,8 @@ def measure_all(
     """Measure one workload after the other while there is time; what there is so far is kept after each."""
     began = time.monotonic()
     run = Run(date.today().isoformat(), machine.describe(), threads, clock, [])
-    console.print(f"{len(workloads)} workloads, {threads} threads, {seconds / 60:.0f} min; load {machine.load_now()}")
+    plan = f"{len(workloads)} workloads, {runs} runs, {threads} threads, {seconds / 60:.0f} min"
+    console.print(f"{plan}; load {machine.load_now()}")
     for number, workload in enumerate(workloads, start=1):
         elapsed = time.monotonic() - began
         if _is_over(elapsed, seconds, done=number - 1):
@@ -82,6 +86,7 @@ def measure_all(
             _measure(
                 workload,
                 contenders_for(workload, contenders),
+                runs=runs,
                 threads=threads,
                 clock=clock,
                 seconds=(seconds - elapsed) / (len(workloads) - number + 1),
@@ -100,7 +105,15 @@ def _is_over(elapsed: float, seconds: float, *, done: int) -> bool:
 
 
 def _measure(
-    workload: Workload, names: list[str], *, threads: int, clock: str, seconds: float, label: str, console: Console
+    workload: Workload,
+    names: list[str],
+    *,
+    runs: int,
+    threads: int,
+    clock: str,
+    seconds: float,
+    label: str,
+    console: Console,
 ) -> Outcome:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="precast-bench-") as folder, console.status(label) as status:
@@ -108,6 +121,7 @@ def _measure(
             workload,
             names,
             Path(folder),
+            runs=runs,
             threads=threads,
             clock=clock,
             seconds=seconds,
@@ -135,6 +149,9 @@ def _parser() -> argparse.ArgumentParser:
         "--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), metavar="CONTENDER",
         help=", ".join(CONTENDERS),
     )  # fmt: skip
+    parser.add_argument(
+        "--runs", type=int, help=f"runs of each workload, the first with nothing cached; {FULL_RUNS}, or 1 if quick"
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads of every contender; 1 if not given")
     parser.add_argument(
         "--clock", choices=CLOCKS, default="wall", help="cpu counts less of what else runs; for one thread"

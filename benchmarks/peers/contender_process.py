@@ -23,28 +23,38 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What all contenders are given alike."""
+
+    workload: Workload
+    folder: Path
+    threads: int
+    clock: str
+    is_warm: bool
+    """Whether an earlier run has left its caches and its ONNX file in the folder."""
+
+
+@dataclass(frozen=True)
 class Ready:
     """What the first call took, from the finished model to its result, and how far that is from float64.
 
-    The export to ONNX is counted where it is needed.
+    The export to ONNX is counted where it is needed and not done before.
     """
 
     first_result_seconds: float
     error: float
 
 
-def serve(
-    connection: Connection, workload: Workload, contender: str, folder: Path, *, threads: int, clock: str
-) -> None:
+def serve(connection: Connection, conditions: Conditions, contender: str) -> None:
     """Be one contender until the parent says to leave."""
-    log_to(folder / f"{contender}.log")
-    _keep_caches_in(folder / contender)
+    log_to(conditions.folder / f"{contender}.log")
+    _keep_caches_in(conditions.folder / contender)
     run_first = _onnx_first if CONTENDERS[contender].reads_onnx else _torch_first
-    call, numbers, seconds = run_first(workload, contender, folder, threads)
-    connection.send(Ready(seconds, relative_error(numbers, numpy.load(folder / "reference.npy"))))
+    call, numbers, seconds = run_first(conditions, contender)
+    connection.send(Ready(seconds, relative_error(numbers, numpy.load(conditions.folder / "reference.npy"))))
     memory.forget_peak()
     while (slice_seconds := connection.recv()) is not None:
-        connection.send(_run_slice(call, slice_seconds, CLOCKS[clock]))
+        connection.send(_run_slice(call, slice_seconds, CLOCKS[conditions.clock]))
     connection.send(memory.peak_bytes())
 
 
@@ -73,33 +83,30 @@ def log_to(path: Path) -> None:
 
 
 def _keep_caches_in(folder: Path) -> None:
-    # A folder of its own for each: the first result is a cold one.
+    # A folder of its own for each: nobody's first result is helped by another's.
     os.environ["PRECAST_CACHE_DIR"] = str(folder / "precast")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
 
 
-def _torch_first(
-    workload: Workload, contender: str, folder: Path, threads: int
-) -> tuple[Callable[[], Any], numpy.ndarray, float]:
+def _torch_first(conditions: Conditions, contender: str) -> tuple[Callable[[], Any], numpy.ndarray, float]:
     import torch
 
     from benchmarks.peers.torch_contenders import prepare
 
-    torch.set_num_threads(threads)
-    runner = prepare(workload, contender)
+    torch.set_num_threads(conditions.threads)
+    runner = prepare(conditions.workload, contender)
     started = time.perf_counter()
     result = runner.call()
     return runner.call, runner.numbers(result), time.perf_counter() - started
 
 
-def _onnx_first(
-    workload: Workload, contender: str, folder: Path, threads: int
-) -> tuple[Callable[[], Any], numpy.ndarray, float]:
+def _onnx_first(conditions: Conditions, contender: str) -> tuple[Callable[[], Any], numpy.ndarray, float]:
     started = time.perf_counter()
-    call = onnx_contenders.start(contender, folder, threads)
+    call = onnx_contenders.start(contender, conditions.folder, conditions.threads)
     result = call()
     seconds = time.perf_counter() - started
-    return call, sampled(result), seconds + float(numpy.load(folder / "export_seconds.npy"))
+    export_seconds = 0.0 if conditions.is_warm else float(numpy.load(conditions.folder / "export_seconds.npy"))
+    return call, sampled(result), seconds + export_seconds
 
 
 def _run_slice(call: Callable[[], Any], seconds: float, clock: Callable[[], float]) -> list[float]:

@@ -3,8 +3,12 @@
 import dataclasses
 import json
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Measurement:
     failure: str | None = None
     runs: list[float] = field(default_factory=list)
     """Where several runs were merged: the time of each."""
+    warm_result_seconds: float | None = None
+    """To the first result of a further run: a new process that finds the caches, or the exported file, of the first."""
 
     @property
     def seconds(self) -> float | None:
@@ -81,14 +87,15 @@ def merge(runs: list[Run]) -> Run:
     """Several runs of the same as one: the median of their times, the worst of everything else."""
     assert len({run.threads for run in runs}) == 1, "runs with different numbers of threads are not the same"
     names = dict.fromkeys((each.architecture, each.setting) for run in runs for each in run.outcomes)
-    outcomes = [Outcome(*name, _merged([each for run in runs for each in run.outcomes if each.name == name]))
-                for name in names]  # fmt: skip
+    found = {name: [each.measurements for run in runs for each in run.outcomes if each.name == name] for name in names}
+    outcomes = [Outcome(*name, merge_measurements(measurements)) for name, measurements in found.items()]
     return replace(runs[-1], outcomes=outcomes, left_out=[])
 
 
-def _merged(outcomes: list[Outcome]) -> list[Measurement]:
-    contenders = dict.fromkeys(each.contender for outcome in outcomes for each in outcome.measurements)
-    return [_merged_contender([found for each in outcomes if (found := each.of(name))]) for name in contenders]
+def merge_measurements(runs: list[list[Measurement]]) -> list[Measurement]:
+    """What several runs found at one workload as one for each contender."""
+    contenders = dict.fromkeys(each.contender for run in runs for each in run)
+    return [_merged_contender([each for run in runs for each in run if each.contender == name]) for name in contenders]
 
 
 def _merged_contender(measurements: list[Measurement]) -> Measurement:
@@ -98,11 +105,16 @@ def _merged_contender(measurements: list[Measurement]) -> Measurement:
     return Measurement(
         good[0].contender,
         slices=[seconds for each in good for seconds in each.slices],
-        first_result_seconds=max((each.first_result_seconds or 0.0) for each in good),
-        peak_bytes=max((each.peak_bytes or 0) for each in good),
-        error=max((each.error or 0.0) for each in good),
-        runs=[each.seconds for each in good if each.seconds is not None],
+        first_result_seconds=_worst(each.first_result_seconds for each in good),
+        peak_bytes=_worst(each.peak_bytes for each in good),
+        error=_worst(each.error for each in good),
+        runs=[seconds for each in good for seconds in each.runs or [each.seconds] if seconds is not None],
+        warm_result_seconds=_worst(each.warm_result_seconds for each in good),
     )
+
+
+def _worst(values: Iterable[Number | None]) -> Number | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def save(run: Run, path: Path) -> None:

@@ -53,6 +53,7 @@ def _section(run: Run, setting: str) -> str:
         _spread_line(outcomes),
         "Seconds to the first result, nothing cached:",
         _grid(outcomes, present, lambda each: each.first_result_seconds, "{:.1f}"),
+        *_warm_results(outcomes, present),
         "Peak memory while running, MiB:",
         _grid(outcomes, present, lambda each: None if each.peak_bytes is None else each.peak_bytes / 2**20, "{:.0f}"),
         "Error to float64, as a multiple of eager's own:",
@@ -122,8 +123,15 @@ def _mean_line(outcomes: list[Outcome]) -> str:
     return f"Geometric mean: Precast is {', '.join(parts)}." if parts else ""
 
 
+def _warm_results(outcomes: list[Outcome], names: list[str]) -> list[str]:
+    if not any(each.warm_result_seconds for outcome in outcomes for each in outcome.measurements):
+        return []
+    grid = _grid(outcomes, names, lambda each: each.warm_result_seconds, "{:.2f}")
+    return ["Seconds to the first result of a new process, with the caches or the exported file of the first:", grid]
+
+
 def _spread_line(outcomes: list[Outcome]) -> str:
-    merged = [each for outcome in outcomes for each in outcome.measurements if each.runs]
+    merged = [each for outcome in outcomes for each in outcome.measurements if len(each.runs) > 1]
     if not merged:
         return ""
     count, spreads = max(len(each.runs) for each in merged), [each.spread for each in merged]

@@ -1,7 +1,8 @@
 """Measures one workload: starts each contender, lets them take turns slice by slice, collects what they say.
 
 While one runs the others wait for their turn, so that thread pools that spin never meet, and whatever else the machine
-does falls on all alike. The order changes with every round.
+does falls on all alike. The order changes with every round. A further run begins again with new processes, which find
+the compilers' caches as the run before left them.
 """
 
 import multiprocessing
@@ -15,9 +16,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.contender_process import Ready, serve, write_onnx, write_reference
+from benchmarks.peers.contender_process import Conditions, Ready, serve, write_onnx, write_reference
 from benchmarks.peers.contenders import CONTENDERS
-from benchmarks.peers.results import Measurement
+from benchmarks.peers.results import Measurement, merge_measurements
 from benchmarks.peers.workload import Workload
 
 SLICE_SECONDS = 0.3
@@ -42,36 +43,51 @@ class Contestant:
 
 
 def prepare_processes() -> None:
-    """Import torch and Precast once, in a process that each of torch's contenders is forked from.
+    """Import torch, transformers and Precast once, in a process that each of torch's contenders is forked from.
 
     Sources that change while a run goes on are then the same for all of it.
     """
-    modules = ["torch_contenders", "contender_process"]
+    ours = ["benchmarks.peers.torch_contenders", "benchmarks.peers.contender_process"]
     compilers = ["precast.api", "precast.compilers.native", "precast.compilers.torch_compile"]
-    multiprocessing.set_forkserver_preload([*(f"benchmarks.peers.{name}" for name in modules), *compilers])
+    # What every model of transformers imports when it is made, for two seconds.
+    multiprocessing.set_forkserver_preload([*ours, *compilers, "transformers.modeling_utils"])
 
 
 def measure(
-    workload: Workload, names: list[str], folder: Path, *, threads: int, clock: str, seconds: float, say: Say
+    workload: Workload, names: list[str], folder: Path, *, runs: int, threads: int, clock: str, seconds: float, say: Say
 ) -> list[Measurement]:
-    """Every contender at one workload; rounds go on until ``seconds`` are over, counted from here."""
-    deadline = time.monotonic() + seconds
+    """Every contender at one workload, its runs merged; rounds go on until ``seconds`` are over, counted from here."""
+    began = time.monotonic()
     say("float64 reference")
     _run_aside(write_reference, (workload, folder))
     if any(CONTENDERS[name].reads_onnx for name in names):
         say("ONNX export")
         _run_aside(write_onnx, (workload, folder))
+    found: list[list[Measurement]] = []
+    for number in range(runs):
+        # Who has failed once is not waited for again.
+        good = [each.contender for each in found[-1] if not each.failure] if found else names
+        conditions = Conditions(workload, folder, threads, clock, is_warm=number > 0)
+        found.append(_measure_once(conditions, good, began + seconds * (number + 1) / runs, _numbered(say, number)))
+    return merge_measurements(found)
+
+
+def _numbered(say: Say, number: int) -> Say:
+    return (lambda step: say(f"run {number + 1}, {step}")) if number else say
+
+
+def _measure_once(conditions: Conditions, names: list[str], deadline: float, say: Say) -> list[Measurement]:
     with _all_ended() as contestants:
         failed: list[Measurement] = []
         for name in names:
             say(f"starting {CONTENDERS[name].title}")
-            started = _start(workload, name, folder, threads=threads, clock=clock)
+            started = _start(conditions, name)
             if isinstance(started, Contestant):
                 contestants.append(started)
             else:
                 failed.append(Measurement(name, failure=started))
         _take_turns(contestants, deadline, say)
-        measured = [_result(contestant, folder) for contestant in contestants]
+        measured = [_result(contestant, conditions) for contestant in contestants]
     return sorted(measured + failed, key=lambda measurement: names.index(measurement.contender))
 
 
@@ -82,14 +98,12 @@ def _run_aside(function: Callable[..., None], arguments: tuple[Any, ...]) -> Non
     process.join()
 
 
-def _start(workload: Workload, name: str, folder: Path, *, threads: int, clock: str) -> Contestant | str:
+def _start(conditions: Conditions, name: str) -> Contestant | str:
     """A contender that has given its first result, or why there is none."""
     # Forked from a process that has torch already, or, where torch has no business, started anew.
     context = multiprocessing.get_context("spawn" if CONTENDERS[name].reads_onnx else "forkserver")
     ours, theirs = context.Pipe()
-    process = context.Process(
-        target=serve, args=(theirs, workload, name, folder), kwargs={"threads": threads, "clock": clock}, daemon=True
-    )
+    process = context.Process(target=serve, args=(theirs, conditions, name), daemon=True)
     process.start()
     theirs.close()
     answer = _answer(ours)
@@ -97,7 +111,7 @@ def _start(workload: Workload, name: str, folder: Path, *, threads: int, clock: 
         return Contestant(name, process, ours, answer)
     process.kill()
     process.join()
-    return _last_words(folder / f"{name}.log") if answer is None else f"no result within {PATIENCE_SECONDS} s"
+    return _last_words(conditions, name) if answer is None else f"no result within {PATIENCE_SECONDS} s"
 
 
 def _answer(connection: Connection) -> Any:
@@ -131,14 +145,16 @@ def _ask(contestant: Contestant, seconds: float | None) -> Any:
     return None if contestant.is_out else answer
 
 
-def _result(contestant: Contestant, folder: Path) -> Measurement:
+def _result(contestant: Contestant, conditions: Conditions) -> Measurement:
     peak = _ask(contestant, None)
     if contestant.is_out:
-        return Measurement(contestant.name, failure=_last_words(folder / f"{contestant.name}.log"))
+        return Measurement(contestant.name, failure=_last_words(conditions, contestant.name))
+    first = contestant.ready.first_result_seconds
     return Measurement(
         contestant.name,
         slices=contestant.slices,
-        first_result_seconds=contestant.ready.first_result_seconds,
+        first_result_seconds=None if conditions.is_warm else first,
+        warm_result_seconds=first if conditions.is_warm else None,
         peak_bytes=peak,
         error=contestant.ready.error,
     )
@@ -157,6 +173,7 @@ def _all_ended() -> Iterator[list[Contestant]]:
             contestant.process.kill()
 
 
-def _last_words(log: Path) -> str:
+def _last_words(conditions: Conditions, name: str) -> str:
+    log = conditions.folder / f"{name}.log"
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
     return lines[-1][:200] if lines else "ended without a word"

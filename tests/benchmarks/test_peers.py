@@ -6,7 +6,7 @@ import torch
 from benchmarks.peers.accuracy import relative_error, sampled
 from benchmarks.peers.architectures import UNet
 from benchmarks.peers.command import _is_over
-from benchmarks.peers.contender_process import Ready
+from benchmarks.peers.contender_process import Conditions, Ready
 from benchmarks.peers.contenders import CONTENDERS, contenders_for
 from benchmarks.peers.making import WithLoss
 from benchmarks.peers.torch_contenders import COMPILE
@@ -44,23 +44,30 @@ def test_no_workload_begins_that_would_end_much_too_late():
     assert _is_over(8, 10, done=1)
 
 
-def test_contenders_take_turns_and_one_that_fails_says_why(tmp_path, monkeypatch):
+def test_contenders_take_turns_in_every_run_and_one_that_fails_says_why_once(tmp_path, monkeypatch):
     prepare_processes()
+    said: list[str] = []
     monkeypatch.setitem(CONTENDERS, "nobody", CONTENDERS["eager"])
     found = measure(
         Workload("unet", "inference-1"),
         ["eager", "nobody"],
         tmp_path,
+        runs=2,
         threads=1,
         clock="wall",
         seconds=0,
-        say=lambda step: None,
+        say=said.append,
     )
     eager, nobody = found
-    assert len(eager.slices) == 3
+    assert len(eager.slices) == 6
+    assert len(eager.runs) == 2
+    assert eager.first_result_seconds
+    assert eager.warm_result_seconds
     assert eager.error < 1e-5
     assert eager.peak_bytes > 2**20
     assert nobody.failure == "KeyError: 'nobody'"
+    assert next(step for step in said if "run 2" in step) == "run 2, starting eager"
+    assert len([step for step in said if "run 2, starting" in step]) == 1
 
 
 def test_a_contender_that_dies_in_its_turn_is_out(tmp_path):
@@ -69,4 +76,5 @@ def test_a_contender_that_dies_in_its_turn_is_out(tmp_path):
     contestant = Contestant("eager", None, ours, Ready(1.0, 0.0), [0.5])
     (tmp_path / "eager.log").write_text("Traceback\nMemoryError\n")
     assert _ask(contestant, 0.1) is None
-    assert _result(contestant, tmp_path).failure == "MemoryError"
+    conditions = Conditions(Workload("unet", "training"), tmp_path, 1, "wall", is_warm=False)
+    assert _result(contestant, conditions).failure == "MemoryError"

@@ -1,4 +1,4 @@
-from benchmarks.peers.results import Measurement, Outcome, Run, merge
+from benchmarks.peers.results import Measurement, Outcome, Run, merge, merge_measurements
 from benchmarks.peers.tables import all_tables, ratio_to_peers, summary_table
 
 
@@ -45,6 +45,26 @@ def test_several_runs_are_one_with_the_median_and_a_spread():
     merged = merge([run_of(1.0), run_of(1.2), run_of(1.1)])
     assert merged.outcomes[0].seconds("eager") == 1.1
     assert "Medians of 3 runs, which differ by 18.2% (median), 18.2% (most)." in all_tables(merged)
+
+
+def test_runs_that_were_merged_before_count_each():
+    once = Measurement("eager", [2.0], 9.0, 5, 1e-7)
+    again = Measurement("eager", [1.0, 1.1], 8.0, runs=[1.0, 1.1], warm_result_seconds=0.5)
+    (merged,) = merge_measurements([[once], [again]])
+    assert merged.runs == [2.0, 1.0, 1.1]
+    assert (merged.first_result_seconds, merged.warm_result_seconds, merged.peak_bytes) == (9.0, 0.5, 5)
+
+
+def test_one_run_has_no_spread_and_no_warm_start_to_show():
+    assert "Medians of" not in all_tables(merge([run()]))
+    assert "new process" not in all_tables(run())
+
+
+def test_a_warm_start_is_shown():
+    warm = Run(
+        "", {}, 1, "wall", [Outcome("bert", "training", [Measurement("eager", [1.0], warm_result_seconds=0.55)])]
+    )
+    assert "| BERT-base | 0.55 |" in all_tables(warm)
 
 
 def test_the_short_table_names_the_fastest_peer():
