@@ -176,6 +176,7 @@ CASES |= {
     "unbind": (lambda a: tuple(part * 2 for part in a.unbind(1)), [floats(5, 3)]),
     "arange_to": (lambda a: torch.arange(5) * a, [floats(5)]),
     "flip": (lambda a: a.flip(0, 1), [floats(5, 7)]),
+    "flip_zero_dim": (lambda a: a.flip(0) * 2, [floats()]),
     "repeat": (lambda a: a.repeat(2, 3), [floats(2, 2)]),
     "cat": (lambda a, b, c: torch.cat([a, b * 2, c], 1) + 1, [floats(3, 2), floats(3, 4), floats(3, 1, seed=2)]),
     "cat_mixed": (lambda a, b: torch.cat([a, b]), [floats(3), integers(4)]),

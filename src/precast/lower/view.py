@@ -112,7 +112,8 @@ def unbind(builder: Builder, source: Buffer, dim: int = 0) -> tuple[Buffer, ...]
 
 @lowering(aten.flip.default)
 def flip(builder: Builder, source: Buffer, dims: Sequence[int]) -> Buffer:
-    turned = {dim % len(source.shape) for dim in dims}
+    rank = len(source.shape)
+    turned = {dim % rank for dim in dims} if rank else set()
     sizes = source.shape
     return builder.view(source, lambda at: [sizes[dim] - 1 - each if dim in turned else each
                                             for dim, each in enumerate(at)])  # fmt: skip
@@ -160,7 +161,10 @@ def _part_value(part: Buffer, at: Indices, is_mine: Scalar, otherwise: Scalar, d
 @lowering(aten.constant_pad_nd.default)
 def constant_pad(builder: Builder, source: Buffer, pad: Sequence[Size], value: float = 0) -> Buffer:
     rank = len(source.shape)
-    before = {rank - 1 - pair: as_index(pad[2 * pair]) for pair in range(len(pad) // 2)}
+    pairs = {rank - 1 - pair: (as_index(pad[2 * pair]), as_index(pad[2 * pair + 1])) for pair in range(len(pad) // 2)}
+    before = {dim: start for dim, (start, end) in pairs.items() if (start, end) != (constant(0), constant(0))}
+    if not before:
+        return builder.view(source, lambda at: at)
 
     def formula(at: Indices) -> Scalar:
         inside = tuple(each - before.get(dim, constant(0)) for dim, each in enumerate(at))
