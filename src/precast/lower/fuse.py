@@ -30,6 +30,7 @@ from precast.lower.epilogues import absorb_epilogues
 from precast.lower.inline import inline_producers
 from precast.lower.layouts import channels_last
 from precast.lower.merge import merge_kernels
+from precast.lower.padded_convolutions import fold_padding
 from precast.lower.rounding import keep_single_precision
 from precast.lower.split import split_loops
 
@@ -37,6 +38,7 @@ from precast.lower.split import split_loops
 def fuse(program: LoopProgram) -> LoopProgram:
     """Run all fusing passes; what the program computes stays the same."""
     for fusing_pass in (
+        fold_padding,
         channels_last,
         inline_producers,
         remove_dead,

@@ -38,9 +38,28 @@ def _geometry(rank: int, numbers: Sequence[int]) -> tuple[object, ...]:
     return stride, padding, dilation, False, [0] * spatial, numbers[0]
 
 
+def _padded(
+    source: torch.Tensor, weights: Sequence[int], result: Sequence[int], numbers: Sequence[int]
+) -> torch.Tensor:
+    """What a convolution reads, zeros around it included; how many follow it is seen from the result."""
+    spatial, pads = source.ndim - 2, list[int]()
+    for dim in reversed(range(spatial)):
+        stride, before, dilation = (numbers[1 + part * spatial + dim] for part in range(3))
+        reach = (result[2 + dim] - 1) * stride + (weights[2 + dim] - 1) * dilation + 1
+        pads += [before, reach - before - source.shape[2 + dim]]
+    return functional.pad(source, pads)
+
+
+def _unpadded(rank: int, numbers: Sequence[int]) -> tuple[object, ...]:
+    """Arguments of torch's convolution operators for what is padded already."""
+    stride, _, *others = _geometry(rank, numbers)
+    return stride, [0] * (rank - 2), *others
+
+
 def _convolution(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
     source, weights = inputs
-    return (torch.ops.aten.convolution(source, weights, None, *_geometry(source.ndim, numbers)),)
+    padded = _padded(source, weights.shape, shapes[0], numbers)
+    return (torch.ops.aten.convolution(padded, weights, None, *_unpadded(source.ndim, numbers)),)
 
 
 def _convolution_backward_data(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
@@ -54,9 +73,9 @@ def _convolution_backward_data(inputs: Tensors, shapes: Shapes, numbers: Sequenc
 def _convolution_backward_weights(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
     source, gradient = inputs
     weights = source.new_empty(shapes[0])
-    geometry = _geometry(source.ndim, numbers)
+    geometry, padded = _unpadded(source.ndim, numbers), _padded(source, shapes[0], gradient.shape, numbers)
     mask = [False, True, False]
-    return torch.ops.aten.convolution_backward(gradient, source, weights, None, *geometry, mask)[1:2]  # type: ignore[no-any-return]
+    return torch.ops.aten.convolution_backward(gradient, padded, weights, None, *geometry, mask)[1:2]  # type: ignore[no-any-return]
 
 
 def _sort(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
