@@ -59,7 +59,7 @@ def _has_part(total: Accumulator, body: tuple[Statement, ...], extremes: bool) -
 
 
 def _is_widened(value: Scalar) -> bool:
-    return isinstance(value, Cast) and value.dtype == "f64" and value.value.dtype == "f32"
+    return isinstance(value, Cast) and not value.is_asked and value.dtype == "f64" and value.value.dtype == "f32"
 
 
 def _collecting(statement: Statement, parts: dict[Accumulator, Accumulator]) -> Statement:

@@ -14,7 +14,7 @@ from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, constant, floor_divide, product
 from precast.ir.loops.scalars import IndexValue, Load, Scalar, cast
 from precast.lower.builder import Builder, Indices, Result, math_dtype
-from precast.lower.normalization import Gradients, Normalized, as_result, inverse_root
+from precast.lower.normalization import Gradients, Normalized, as_result, average, exactly, inverse_root
 from precast.lower.registry import lowering
 
 aten = torch.ops.aten
@@ -49,15 +49,17 @@ class Channels:
     def value(self, buffer: Buffer, at: Indices) -> Scalar:
         return cast(Load(buffer, at), self.dtype)
 
-    def of_channel(self, name: str, formula: Formula) -> Buffer:
+    def of_channel(
+        self, name: str, formula: Formula, finish: Callable[[Scalar], Scalar] = lambda total: total
+    ) -> Buffer:
         """The sum of ``formula(at)`` over all positions of each channel."""
         image = self.image.shape
         if len(image) == 2:
-            return self.each(name, formula)
+            return self.each(name, lambda at: finish(formula(at)))
         with self.builder.part(name):
             result = Result(self.dtype, image[:2])
             dims = tuple(range(2, len(image)))
-            return self.builder.combine("sum", image, dims, formula, result=result, accumulate="f64")
+            return self.builder.combine("sum", image, dims, formula, finish=finish, result=result, accumulate="f64")
 
     def of_group(self, name: str, formula: Formula, finish: Callable[[Scalar], Scalar] = lambda total: total) -> Buffer:
         """The sum of ``formula((n, c))`` over the channels of each group."""
@@ -84,8 +86,9 @@ def group_norm(
     parts, results = Channels(builder, source, groups), builder.results
     dtype, value = parts.dtype, parts.value
     count, members = IndexValue(parts.positions, dtype), IndexValue(parts.size, "f64")
-    totals = parts.of_channel("totals", lambda at: value(source, at))
-    means = parts.each("means", lambda at: Load(totals, at) / count)
+    means = parts.of_channel(
+        "means", lambda at: exactly(value(source, at)), lambda total: average(total, parts.positions, dtype)
+    )
 
     def squared_distance(at: Indices) -> Scalar:
         distance = value(source, at) - Load(means, at[:2])
@@ -106,11 +109,16 @@ def group_norm(
         return scale if weight is None else scale * value(weight, (at[1],))
 
     def shift_of(at: Indices) -> Scalar:
-        shift = -Load(mean, parts.group_of(at)) * scale_of(at)
+        shift = (Load(means, at) - Load(mean, parts.group_of(at))) * scale_of(at)
         return shift if bias is None else shift + value(bias, (at[1],))
 
     scale, shift = parts.each("scale", scale_of), parts.each("shift", shift_of)
-    output = builder.define(lambda at: value(source, at) * Load(scale, at[:2]) + Load(shift, at[:2]), results[0])
+
+    def normalized(at: Indices) -> Scalar:
+        # The mean is taken away first: after scaling, what both have in common would have cost digits.
+        return (value(source, at) - Load(means, at[:2])) * Load(scale, at[:2]) + Load(shift, at[:2])
+
+    output = builder.define(normalized, results[0])
     return output, as_result(builder, mean, results[1]), as_result(builder, rstd, results[2])
 
 

@@ -63,28 +63,49 @@ def _value(buffer: Buffer, at: Indices, dtype: str) -> Scalar:
     return cast(Load(buffer, at), dtype)
 
 
+def exactly(value: Scalar) -> Scalar:
+    """A term of a mean, to be added up in double precision all the way.
+
+    In single precision the mean of equal numbers is not quite that number, and the inverse spread of what is left, some
+    300 by `eps` alone, makes a visible difference of it.
+    """
+    return cast(value, "f64", is_asked=True)
+
+
+def average(total: Scalar, count: Index, dtype: str) -> Scalar:
+    """A sum in double precision by how many there are, for a result of type `dtype`.
+
+    Where that is narrower, a product is as exact as a quotient and, in loops that take it anew, much faster.
+    """
+    number = IndexValue(count, "f64")
+    return total / number if dtype == "f64" else total * (1.0 / number)
+
+
 def statistics(
     builder: Builder, source: Buffer, group: Grouping, shape: Indices, spread: Callable[[Scalar], Scalar]
 ) -> tuple[Buffer, Buffer]:
     """Mean, and `spread` of the variance, one each for all that share them."""
     dtype = math_dtype(source.dtype)
-    count, result = IndexValue(group.count, "f64"), Result(dtype, shape)
+    result = Result(dtype, shape)
+
+    def mean_of(total: Scalar) -> Scalar:
+        return average(total, group.count, dtype)
 
     def value(at: Indices) -> Scalar:
         return _value(source, at, dtype)
 
     with builder.part("mean"):
-        mean = builder.combine("sum", group.shape, group.shared, value, finish=lambda total: total / count,
-                               result=result, accumulate="f64")  # fmt: skip
+        mean = builder.combine("sum", group.shape, group.shared, lambda at: exactly(value(at)),
+                               finish=mean_of, result=result)  # fmt: skip
 
     def squared_distance(at: Indices) -> Scalar:
         distance = value(at) - Load(mean, group.statistic(at))
         return distance * distance
 
-    with builder.part("rstd"):
-        rstd = builder.combine("sum", group.shape, group.shared, squared_distance,
-                               finish=lambda total: spread(total / count), result=result, accumulate="f64")  # fmt: skip
-    return mean, rstd
+    with builder.part("spread"):
+        spreads = builder.combine("sum", group.shape, group.shared, squared_distance, accumulate="f64",
+                                  finish=lambda total: spread(mean_of(total)), result=result)  # fmt: skip
+    return mean, spreads
 
 
 def inverse_root(eps: float) -> Callable[[Scalar], Scalar]:
@@ -210,14 +231,16 @@ def layer_norm_backward(
 
 def _batch_norm(
     builder: Builder, source: Buffer, weight: Buffer | None, bias: Buffer | None, eps: float
-) -> tuple[Buffer, Buffer, Buffer]:
-    """Output, mean and inverse spread of this batch."""
+) -> tuple[Buffer, Buffer, Buffer, Buffer]:
+    """Output, mean, inverse spread and variance of this batch."""
     group = channel_grouping(source)
-    mean, rstd = statistics(builder, source, group, (source.shape[1],), inverse_root(eps))
+    mean, variance = statistics(builder, source, group, (source.shape[1],), lambda variance: variance)
+    with builder.part("rstd"):
+        rstd = builder.pointwise(inverse_root(eps), variance, result=Result(variance.dtype, variance.shape))
     output = normalize(
         builder, source, lambda at: (Load(mean, (at[1],)), Load(rstd, (at[1],))), weight, bias, group.parameter
     )
-    return output, mean, rstd
+    return output, mean, rstd, variance
 
 
 def _frozen_batch_norm(
@@ -254,7 +277,7 @@ def batch_norm_without_statistics(
     builder: Builder, source: Buffer, weight: Buffer | None, bias: Buffer | None, training: bool, momentum: float,
     eps: float,
 ) -> Lowered:  # fmt: skip
-    output, mean, rstd = _batch_norm(builder, source, weight, bias, eps)
+    output, mean, rstd, _ = _batch_norm(builder, source, weight, bias, eps)
     return output, as_result(builder, mean, builder.results[1]), as_result(builder, rstd, builder.results[2])
 
 
@@ -268,19 +291,17 @@ def batch_norm_functional(
         output = _frozen_batch_norm(builder, source, weight, bias, running_mean, running_variance, eps)
         kept = [_copy(builder, *pair) for pair in zip((running_mean, running_variance), results[3:], strict=True)]
         return output, *_empty(builder, results[1:3]), *kept
-    output, mean, rstd = _batch_norm(builder, source, weight, bias, eps)
-    group = channel_grouping(source)
-    count = IndexValue(group.count, "f64")
+    output, mean, rstd, variance = _batch_norm(builder, source, weight, bias, eps)
+    count = IndexValue(channel_grouping(source).count, "f64")
 
     def blended(old: Scalar, new: Scalar) -> Scalar:
         return old * (1 - momentum) + new * momentum
 
-    def unbiased(old: Scalar, spread: Scalar) -> Scalar:
-        variance = 1.0 / (spread * spread) - eps
-        return blended(old, variance * cast(count / (count - 1.0), spread.dtype))
+    def unbiased(old: Scalar, new: Scalar) -> Scalar:
+        return blended(old, new * cast(count / (count - 1.0), new.dtype))
 
     kept_mean = builder.pointwise(blended, running_mean, mean, result=results[3])
-    kept_variance = builder.pointwise(unbiased, running_variance, rstd, result=results[4])
+    kept_variance = builder.pointwise(unbiased, running_variance, variance, result=results[4])
     saved = as_result(builder, mean, results[1]), as_result(builder, rstd, results[2])
     return output, *saved, kept_mean, kept_variance
 

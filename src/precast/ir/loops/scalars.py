@@ -137,7 +137,8 @@ class Cast(Arithmetic):
     value: Scalar
     dtype: str
     is_asked: bool = False
-    """Whether the user's program converts here; otherwise some operator's result has this type."""
+    """Whether the value must have this type from here on, as the user's program or a rule says; otherwise some
+    operator's result happens to."""
 
 
 @dataclass(frozen=True, eq=False)
