@@ -15,6 +15,7 @@ from precast.compilers.native_sizes import SizeReader, number_of, size_readers
 from precast.compilers.native_split import Segment, SplitGraph, ViewChain, is_size
 from precast.ir.graphs import placeholders_of
 from precast.ir.node_meta import tensor_of, value_of
+from precast.ops.facts import Fact, facts_of
 from precast.runtime import Entry
 from precast.runtime.tensors import as_tensor
 
@@ -127,7 +128,8 @@ def run_node(node: fx.Node, values: Values, sizes: Mapping[str, int]) -> Any:
     """Call what the node calls, outside of autograd: the graph has its own gradients."""
     target: Callable[..., Any] = node.target  # type: ignore[assignment]
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: _value(argument, values, sizes))
-    with torch.no_grad():
+    # What looks at grad mode finds the caller's, who saw to it that nothing here needs gradients.
+    with torch.set_grad_enabled(torch.is_grad_enabled() and Fact.WORKSPACE in facts_of(node)):
         return target(*args, **kwargs)
 
 

@@ -9,7 +9,7 @@ After::
     native segment: a        torch segment: b, b * b, c        native segment: d
 
 Native code knows dense real tensors on the CPU. What gives or takes anything else (complex or sparse tensors, sizes
-that depend on data, subgraphs, effects) is left to torch, in as few segments as dependencies allow.
+that depend on data, workspaces, subgraphs, effects) is left to torch, in as few segments as dependencies allow.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from precast.ops.facts import Fact, facts_of, is_random
 from precast.ops.random import random_seed
 
 _PLAIN_ARGUMENTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, str, bool, int, float, type(None))
+
+_LEFT_TO_TORCH = frozenset({Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING, Fact.WORKSPACE})
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def may_be_native(node: fx.Node) -> bool:
         return is_drawn_natively(node)
     if not isinstance(node.target, OpOverload) or not has_value(node) or node.target is random_seed:
         return False
-    if facts_of(node) & {Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING} or _makes_sizes(node):
+    if facts_of(node) & _LEFT_TO_TORCH or _makes_sizes(node):
         return False
     return may_be_held(value_of(node), (node.args, node.kwargs))
 

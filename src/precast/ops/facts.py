@@ -31,6 +31,7 @@ class Fact(enum.Enum):
     COPY = "it moves elements about and computes nothing"
     DATA_DEPENDENT = "the size of its result depends on values, so that each run makes new symbols"
     COMMUNICATING = "it takes part in an exchange between processes"
+    WORKSPACE = "it gives or takes a workspace whose size no shape tells, and which is there in grad mode only"
 
 
 def _aten(names: str) -> frozenset[str]:
@@ -83,6 +84,8 @@ _TOLD_BY_HAND: dict[Fact, frozenset[str]] = {
         """
     ),
     Fact.DATA_DEPENDENT: _aten("_local_scalar_dense nonzero"),
+    # oneDNN's recurrent layers keep what their backward needs in grad mode, whatever their arguments say.
+    Fact.WORKSPACE: _aten("mkldnn_rnn_layer mkldnn_rnn_layer_backward"),
     # Recorded before autograd and autocast: they change what later ops do.
     Fact.EFFECTFUL: frozenset(
         {

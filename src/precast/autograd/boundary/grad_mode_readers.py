@@ -11,13 +11,11 @@ import torch
 from torch import fx
 
 from precast.autograd.boxing import BoxedCall
-
-# oneDNN's recurrent layers keep what their backward needs in grad mode only, whatever their arguments say.
-_READERS = {torch.ops.aten.mkldnn_rnn_layer.default}
+from precast.ops.facts import Fact, facts_of
 
 
 def reads_grad_mode(graph: fx.Graph) -> bool:
-    return any(node.target in _READERS for node in graph.nodes)
+    return any(Fact.WORKSPACE in facts_of(node) for node in graph.nodes)
 
 
 def in_grad_mode(call: BoxedCall) -> BoxedCall:
