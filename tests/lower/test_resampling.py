@@ -10,6 +10,12 @@ aten = torch.ops.aten
 
 SHAPES = {1: (2, 3, 5), 2: (2, 3, 5, 4), 3: (1, 2, 3, 4, 5)}
 SIZES = {1: [8], 2: [9, 3], 3: [5, 2, 7]}
+
+
+def every_byte(*shape):
+    return integers(*shape, low=0, high=256, dtype=torch.uint8)
+
+
 KINDS = {
     "upsample_nearest": ((1, 2, 3), ()),
     "_upsample_nearest_exact": ((1, 2, 3), ()),
@@ -46,6 +52,18 @@ CASES |= {
         [floats(2, 3, 5, 4)]),
     "upsample_bf16": (lambda x: F.interpolate(x, size=(7, 3)), [floats(2, 3, 5, 4, dtype=torch.bfloat16)]),
     "upsample_u8": (lambda x: F.interpolate(x, size=(7, 3)), [integers(2, 3, 5, 4, low=0, high=99, dtype=torch.uint8)]),
+    "bilinear_u8": (
+        lambda x: F.interpolate(x, size=(20, 5), mode="bilinear"), [every_byte(2, 3, 9, 8)]),
+    "bilinear_u8_corners": (
+        lambda x: F.interpolate(x, size=(9, 13), mode="bilinear", align_corners=True),
+        [every_byte(2, 5, 9, 8)]),
+    "bilinear_u8_same": (
+        lambda x: F.interpolate(x, size=(9, 8), mode="bilinear"), [every_byte(1, 3, 9, 8)]),
+    "bicubic_u8": (
+        lambda x: F.interpolate(x, size=(50, 31), mode="bicubic"), [every_byte(1, 3, 5, 5)]),
+    "bicubic_u8_smaller": (
+        lambda x: F.interpolate(x, scale_factor=(0.4, 1.7), mode="bicubic"),
+        [every_byte(1, 3, 15, 9)]),
     "upsample_f64": (
         lambda x: F.interpolate(x, size=(7, 3), mode="bicubic"), [floats(2, 3, 5, 4, dtype=torch.float64)]),
     "roll": (lambda x: x.roll((2, -1), (0, 1)), [floats(5, 7)]),

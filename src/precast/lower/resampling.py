@@ -7,7 +7,6 @@ all dimensions' taps, and a gradient goes the same ways back.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -15,89 +14,13 @@ import torch
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index
 from precast.ir.loops.program import Store
-from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
+from precast.ir.loops.scalars import Constant, Load, Scalar, cast
 from precast.lower.builder import Builder, Indices, Result, math_dtype
-from precast.lower.conditions import sure_place
+from precast.lower.byte_resampling import resample_bytes
 from precast.lower.registry import Rule, lowering
+from precast.lower.resampling_taps import Axis, Scale, Tap, Taps, cubic_taps, linear_taps, nearest_taps
 
 aten = torch.ops.aten
-
-Scale = float | None
-_CUBIC = -0.75
-
-
-@dataclass(frozen=True)
-class Tap:
-    """One input that an output takes, and its weight; None is 1."""
-
-    place: Index
-    weight: Scalar | None
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One dimension: its sizes, and how much an output position moves in the input."""
-
-    inputs: Index
-    outputs: Index
-    scale: Scale
-    dtype: str
-
-    def ratio(self, *, align_corners: bool = False) -> Scalar:
-        if align_corners:
-            if self.outputs.constant == 1:
-                return Constant(0, self.dtype)
-            return self.number(self.inputs - 1) / self.number(self.outputs - 1)
-        if self.scale is not None and self.scale > 0:
-            return Constant(1 / self.scale, self.dtype)
-        return self.number(self.inputs) / self.number(self.outputs)
-
-    def number(self, index: Index) -> Scalar:
-        return IndexValue(index, self.dtype)
-
-    def clamped(self, position: Scalar) -> Scalar:
-        last = IndexValue(self.inputs - 1, "i64")
-        return apply("minimum", apply("maximum", position, Constant(0, "i64")), last)
-
-    def place(self, position: Scalar) -> Index:
-        return sure_place("position", self.clamped(position), self.inputs)
-
-
-def nearest_taps(axis: Axis, at: Index, *, exact: bool) -> list[Tap]:
-    center = axis.number(at) + 0.5 if exact else axis.number(at)
-    return [Tap(axis.place(cast(apply("floor", center * axis.ratio()), "i64")), None)]
-
-
-def _source_position(axis: Axis, at: Index, *, align_corners: bool) -> Scalar:
-    ratio = axis.ratio(align_corners=align_corners)
-    return axis.number(at) * ratio if align_corners else ratio * (axis.number(at) + 0.5) - 0.5
-
-
-def linear_taps(axis: Axis, at: Index, *, align_corners: bool) -> list[Tap]:
-    position = apply("maximum", _source_position(axis, at, align_corners=align_corners), as_scalar(0, axis.dtype))
-    first = axis.clamped(cast(apply("floor", position), "i64"))
-    above = position - cast(first, axis.dtype)
-    above = apply("minimum", apply("maximum", above, as_scalar(0, axis.dtype)), as_scalar(1, axis.dtype))
-    return [Tap(axis.place(first), 1.0 - above), Tap(axis.place(first + 1), above)]
-
-
-def cubic_taps(axis: Axis, at: Index, *, align_corners: bool) -> list[Tap]:
-    position = _source_position(axis, at, align_corners=align_corners)
-    whole = apply("floor", position)
-    first, t = cast(whole, "i64"), position - whole
-    weights = [_outer_cubic(t + 1.0), _inner_cubic(t), _inner_cubic(1.0 - t), _outer_cubic(2.0 - t)]
-    return [Tap(axis.place(first + number), weight) for number, weight in zip(range(-1, 3), weights, strict=True)]
-
-
-def _inner_cubic(x: Scalar) -> Scalar:
-    return ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1.0
-
-
-def _outer_cubic(x: Scalar) -> Scalar:
-    return ((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC
-
-
-Taps = Callable[[Axis, Index], list[Tap]]
 
 
 def _combinations(axes: list[Axis], taps: Taps, at: Indices) -> list[tuple[Indices, Scalar | None]]:
@@ -136,6 +59,12 @@ def resample(builder: Builder, source: Buffer, scales: Sequence[Scale], taps: Ta
     return builder.define(formula)
 
 
+def interpolate(builder: Builder, source: Buffer, scales: Sequence[Scale], taps: Taps) -> Buffer:
+    if source.dtype != "u8":
+        return resample(builder, source, scales, taps)
+    return resample_bytes(builder, source, _axes(source.shape, builder.result.shape, scales, "f64"), taps)
+
+
 def resample_backward(builder: Builder, gradient: Buffer, scales: Sequence[Scale], taps: Taps) -> Buffer:
     result = builder.result
     axes = _axes(result.shape, gradient.shape, scales, gradient.dtype)
@@ -171,7 +100,7 @@ def _interpolation_rules(kind: Callable[..., list[Tap]]) -> tuple[Rule, Rule]:
         return lambda axis, at: kind(axis, at, align_corners=align_corners)
 
     def forward(builder: Builder, source: Buffer, size: object, align_corners: bool, *scales: Scale) -> Buffer:
-        return resample(builder, source, _scales(scales, source), taps_for(align_corners))
+        return interpolate(builder, source, _scales(scales, source), taps_for(align_corners))
 
     def backward(
         builder: Builder, gradient: Buffer, size: object, input_size: object, align_corners: bool, *scales: Scale
@@ -204,7 +133,7 @@ def bilinear_by_factors(
     builder: Builder, source: Buffer, size: object, align_corners: bool, factors: Sequence[float] | None
 ) -> Buffer:
     scales = [None, None] if factors is None else list(factors)
-    return resample(builder, source, scales, lambda axis, at: linear_taps(axis, at, align_corners=align_corners))
+    return interpolate(builder, source, scales, lambda axis, at: linear_taps(axis, at, align_corners=align_corners))
 
 
 for _dimensions in (1, 2, 3):
