@@ -12,7 +12,8 @@ UNARY = ["abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "
          "rsqrt", "sigmoid", "sign", "sin", "sqrt", "tanh", "trunc", "isnan", "isinf", "frac"]  # fmt: skip
 BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "fmod", "remainder", "pow", "atan2", "eq", "lt", "ge"]
 REDUCTIONS = ["sum", "mean", "amax", "amin", "prod", "logsumexp", "softmax"]
-INTEGERS = {torch.int8: 127, torch.uint8: 255, torch.int32: 2**31 - 1, torch.int64: 2**63 - 1}
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+SIGNED = INTEGERS[:4]
 
 
 def native(function, **choices):
@@ -28,7 +29,7 @@ def assert_like_eager(function, *inputs):
             assert torch.equal(mine[zeros].signbit(), theirs[zeros].signbit()), "a zero has another sign"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_unary_operators_at_the_limits(dtype):
     assert_like_eager(lambda x: [getattr(torch, name)(x) for name in UNARY], FLOATS.to(dtype))
 
@@ -74,20 +75,85 @@ def test_zero_dim_tensors():
     assert_like_eager(function, torch.tensor(2.0), torch.tensor(3.0))
 
 
+def limits(dtype):
+    """Pairs of whole numbers: the smallest and the largest ones of a type, and those around zero."""
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    values = torch.tensor([least, least + 1, -(least < 0), 0, 1, 2, 7, most - 1, most]).to(dtype)
+    return torch.meshgrid(values, values, indexing="ij")
+
+
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_whole_numbers_wrap_around(dtype):
-    most = INTEGERS[dtype]
-    x = torch.tensor([most, most - 1, 0, 1, torch.iinfo(dtype).min], dtype=dtype)
-    assert_like_eager(lambda x: (x + 1, x * 2, x - 2, x * x, -x, x.abs() if x.dtype.is_signed else x, x.sum()), x)
+    def function(x, y):
+        sums = (
+            x + y,
+            x - y,
+            x * y,
+            x + 1,
+            2 - x,
+            torch.add(x, y, alpha=3),
+            x.cumsum(0),
+            x.cumprod(1),
+            x.sum(dtype=dtype),
+        )
+        return -x, x.abs(), x.square(), x**3, *sums, x.sum(), x.prod(1), x @ y, torch.addmm(x, x, y, beta=2, alpha=3)
+
+    assert_like_eager(function, *limits(dtype))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_bits_and_order_of_whole_numbers(dtype):
+    def function(x, y):
+        chosen = x.clamp(1, 5), torch.maximum(x, y), x.amin(0), x.argmax(1), x.sign(), torch.where(x > y, x, y)
+        return x & y, x | y, x ^ y, ~x, x << (y & 7), x >> (y & 7), x < y, x >= y, x == y, x > 2.5, *chosen, x / y
+
+    assert_like_eager(function, *limits(dtype))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_dividing_whole_numbers_at_their_limits(dtype):
+    def function(x, y):
+        return x // y, x % y, torch.fmod(x, y), x // 3, x % 7
+
+    x, y = limits(dtype)
+    assert_like_eager(function, x, y.masked_fill(y == 0, 3))
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
+def test_the_least_whole_number_divided_by_minus_one_wraps(dtype):
+    """Eager's own truncating division ends the process there."""
+    least = torch.tensor([torch.iinfo(dtype).min], dtype=dtype)
+    truncated = native(lambda x, y: torch.div(x, y, rounding_mode="trunc"))(least, -torch.ones_like(least))
+    assert torch.equal(truncated, least)
+
+
+@pytest.mark.parametrize("dtype", SIGNED)
 def test_dividing_negative_whole_numbers(dtype):
     x, y = torch.meshgrid(*[torch.tensor([-7, -6, -1, 1, 5, 7], dtype=dtype)] * 2, indexing="ij")
 
     def function(x, y):
         rounded = [torch.div(x, y, rounding_mode=mode) for mode in ("floor", "trunc")]
-        return x // y, x % y, torch.fmod(x, y), x / y, *rounded, x // 3, x % -4, x >> 1
+        return x // y, x % y, torch.fmod(x, y), x / y, *rounded, x // 3, x // -3, x % -4, x >> 1, torch.pow(x, y)
+
+    assert_like_eager(function, x, y)
+
+
+def test_truths():
+    x, y = torch.meshgrid(torch.tensor([True, False]), torch.tensor([True, False, True]), indexing="ij")
+
+    def function(x, y):
+        sums = x.sum(), x.sum(0), x.cumsum(0), x.prod(1), x.any(1), x.all(), x.count_nonzero()
+        mixed = (
+            x * 2,
+            x * 0.5,
+            x.int() << 1,
+            x.exp(),
+            torch.where(x, y, ~x),
+            torch.cat([x, y]),
+            x.amax(0),
+            x / (y | True),
+        )
+        return x & y, x | y, x ^ y, ~x, x + y, x * y, x == y, x < y, torch.maximum(x, y), *sums, *mixed
 
     assert_like_eager(function, x, y)
 
