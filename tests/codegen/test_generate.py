@@ -136,3 +136,18 @@ def test_identifiers_stay_close_to_their_names(name, text):
 def test_transposed_copies_run_in_tiles(assert_golden):
     sources = generate([make_entry(lowered(lambda x: x.t().contiguous(), torch.zeros(500, 70)))])
     assert_golden("transposed_copy", unit(sources, "kernels_0.cpp"))
+
+
+def test_generated_code_includes_its_own_small_headers_and_none_of_torchs():
+    inputs = [torch.zeros(2, 3, 8, 8), torch.zeros(4, 3, 3, 3), torch.zeros(4)]
+    sources = generate([make_entry(lowered(lambda x, w, b: torch.conv2d(x, w, b).softmax(1), *inputs))])
+    ours = {header.name for header in sources.headers}
+    included = {
+        line.split()[1].strip('"<>')
+        for each in (*sources.units, *sources.headers)
+        for line in each.text.splitlines()
+        if line.startswith("#include")
+    }
+    assert ours & included
+    assert not [name for name in included if name.startswith(("torch", "ATen", "c10"))]
+    assert all(len(header.text.splitlines()) < 500 for header in sources.headers)
