@@ -23,7 +23,7 @@ from precast.export.serialize.document import to_document
 from precast.packaging.native_program import native_program
 from precast.packaging.package import own_copy, stored_places
 from precast.packaging.storages import SharedStorages
-from precast.runtime.model import Entry, flat_entries
+from precast.runtime.entry import Entry, flat_entries
 from precast.runtime.native import ABI_VERSION, OpenModel, load_library
 from precast.runtime.onednn import preload
 from precast.runtime.state import NativeState, State

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from precast.artifact.calls import CallDescription, OutputResult, TensorLeaf, read_call
+from precast.artifact.entries import DTYPE, ENTRY_SHAPE, MANY, MAX_RANK, NAME, EntryDescription, entry_description
 from precast.artifact.schema import (
     ANYTHING,
     NOTHING,
@@ -33,53 +32,23 @@ FORMAT_VERSION = 2
 with their calls, programs and samples, the model's state, targets with the processor features that they need."""
 READABLE_VERSIONS = (1, 2)
 
-MAX_RANK = 16
-MANY = 100_000
-_NAME = Text(r"[^\x00-\x1f]{1,1024}")
 _FILE_NAME = Text(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,4}")
 _FILES = MapOf(_FILE_NAME, {"size": Count(), "sha256": Text(r"[0-9a-f]{64}")}, 1000)
 _LIBRARIES = ListOf(Text(r"[\w.-]{1,100}"), 10)
-_DTYPE = Text(r"f64|f32|f16|bf16|i64|i32|i16|i8|u8|bool")
-_SIZE = OneOf((Count(), Text(r"[\w */%()+,-]{1,1000}")))
-_TENSOR: Shape = {
-    "name": _NAME,
-    "dtype": _DTYPE,
-    "shape": ListOf(_SIZE, MAX_RANK),
-    "strides": ListOf(_SIZE, MAX_RANK),
-}
-_TENSORS = ListOf(_TENSOR, MANY)
-ENTRY_SHAPE: Shape = {
-    "name": _NAME,
-    "inputs": _TENSORS,
-    "weights": _TENSORS,
-    "outputs": _TENSORS,
-    "updates": _TENSORS,
-    "sizes": ListOf(
-        {
-            "name": Text(r"\w{1,100}"),
-            "input": Count(MANY),
-            "dimension": OneOf((Count(MAX_RANK), NOTHING)),
-            "factor": Count(),
-            "offset": ANYTHING,
-            "range": ListOf(OneOf((Count(), NOTHING)), 2),
-        },
-        10_000,
-    ),
-}
 _SAMPLE: Shape = {
-    "inputs": ListOf(OneOf((_NAME, Count())), MANY),
-    "outputs": ListOf({"tensor": _NAME, "tolerance": Real()}, MANY),
+    "inputs": ListOf(OneOf((NAME, Count())), MANY),
+    "outputs": ListOf({"tensor": NAME, "tolerance": Real()}, MANY),
 }
 _PACKED_ENTRY: Shape = {
     "interface": ENTRY_SHAPE,
     "call": ANYTHING,
     "program": OneOf((_FILE_NAME, NOTHING)),
-    "state_names": MapOf(_NAME, _NAME, MANY),
+    "state_names": MapOf(NAME, NAME, MANY),
     "samples": ListOf(_SAMPLE, 1000),
 }
 _STATE: Shape = {
-    "storage": _NAME,
-    "dtype": _DTYPE,
+    "storage": NAME,
+    "dtype": DTYPE,
     "shape": ListOf(Count(2**48), MAX_RANK),
     "strides": ListOf(Count(2**48), MAX_RANK),
     "offset": Count(2**48),
@@ -93,7 +62,7 @@ _MANIFEST: dict[str, Shape] = {
     "format": Text(FORMAT),
     "version": Count(1_000_000),
     "entries": ListOf(_PACKED_ENTRY, 1000),
-    "state": MapOf(_NAME, _STATE, MANY),
+    "state": MapOf(NAME, _STATE, MANY),
     "targets": ListOf(_TARGET, 20),
     "libraries": _LIBRARIES,
     "made_with": MapOf(Text(r"[a-z_]{1,40}"), Text(r"[^\x00-\x1f]{0,200}"), 20),
@@ -107,33 +76,6 @@ _FIRST_VERSION: Shape = {
     "libraries": _LIBRARIES,
     "files": _FILES,
 }
-
-
-@dataclass(frozen=True)
-class TensorDescription:
-    """An input, weight or output; a size that is text is an expression of the entry's dynamic sizes."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    strides: tuple[int | str, ...]
-
-    @cached_property
-    def fixed_layout(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Sizes and strides, if they are the same in every call."""
-        numbers = tuple(each for each in (*self.shape, *self.strides) if isinstance(each, int))
-        rank = len(self.shape)
-        return (numbers[:rank], numbers[rank:]) if len(numbers) == 2 * rank else None
-
-
-class EntryDescription(NamedTuple):
-    """What one entry takes and gives, and what it updates of the model's state."""
-
-    name: str
-    inputs: tuple[TensorDescription, ...]
-    weights: tuple[TensorDescription, ...]
-    outputs: tuple[TensorDescription, ...]
-    updates: tuple[TensorDescription, ...] = ()
 
 
 class SampleOutput(NamedTuple):
@@ -202,11 +144,6 @@ class Manifest(NamedTuple):
     state: Mapping[str, StateRecord] = MappingProxyType({})
     targets: tuple[Target, ...] = ()
     made_with: Mapping[str, str] = MappingProxyType({})
-
-
-def parse_entry(text: str | bytes) -> EntryDescription:
-    """An entry's description as the C interface gives it."""
-    return _interface(parse_json(text, ENTRY_SHAPE, name="the entry's description"))
 
 
 def parse_manifest(text: str | bytes) -> Manifest:
@@ -285,7 +222,7 @@ def _check_names(manifest: Manifest) -> None:
 
 
 def _entry(content: Any) -> PackedEntry:
-    interface = _interface(content["interface"])
+    interface = entry_description(content["interface"])
     call = None if content["call"] is None else read_call(content["call"], name=f"the call of {interface.name!r}")
     entry = PackedEntry(
         interface, call, content["program"], content["state_names"], tuple(map(_sample, content["samples"]))
@@ -318,17 +255,9 @@ def _check_call(interface: EntryDescription, call: CallDescription) -> None:
         raise damaged(f"{at} asks for an output that the entry does not give", f"it gives {len(interface.outputs)}")
 
 
-def _interface(content: Any) -> EntryDescription:
-    tensors = {kind: tuple(map(_tensor, content[kind])) for kind in ("inputs", "weights", "outputs", "updates")}
-    return EntryDescription(content["name"], **tensors)
-
-
-def _tensor(content: Any) -> TensorDescription:
-    if len(content["shape"]) != len(content["strides"]):
-        raise damaged(
-            f"tensor {content['name']!r} has another number of strides than of sizes", "each size has its stride"
-        )
-    return TensorDescription(content["name"], content["dtype"], tuple(content["shape"]), tuple(content["strides"]))
+def _sample(content: Any) -> Sample:
+    outputs = tuple(SampleOutput(each["tensor"], float(each["tolerance"])) for each in content["outputs"])
+    return Sample(tuple(content["inputs"]), outputs)
 
 
 def _state(name: str, record: Any) -> StateRecord:
@@ -336,8 +265,3 @@ def _state(name: str, record: Any) -> StateRecord:
         raise damaged(f"the state {name!r} has another number of strides than of sizes", "each size has its stride")
     shape, strides = tuple(record["shape"]), tuple(record["strides"])
     return StateRecord(record["storage"], record["dtype"], shape, strides, record["offset"])
-
-
-def _sample(content: Any) -> Sample:
-    outputs = tuple(SampleOutput(each["tensor"], float(each["tolerance"])) for each in content["outputs"])
-    return Sample(tuple(content["inputs"]), outputs)

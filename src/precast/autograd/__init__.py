@@ -16,10 +16,16 @@ from precast.autograd.entry import (
     compiled_module,
 )
 from precast.autograd.graph_names import get_aot_graph_name, get_graph_being_compiled, set_model_name
-from precast.autograd.graph_signature import BackwardSignature, GraphSignature
-from precast.partition import default_partition, min_cut_rematerialization_partition
+from precast.partition import default_partition
 
-_HOME_OF_EXPORT = "precast.autograd.export_graphs"
+# Public name → the module that defines it, for what most programs do without.
+_HOMES = {
+    "BackwardSignature": "precast.autograd.graph_signature",
+    "GraphSignature": "precast.autograd.graph_signature",
+    "aot_export_joint_simple": "precast.autograd.export_graphs",
+    "aot_export_module": "precast.autograd.export_graphs",
+    "min_cut_rematerialization_partition": "precast.partition",
+}
 
 __all__ = [
     "BackwardSignature",
@@ -43,9 +49,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'precast.autograd' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOME_OF_EXPORT), name)
+    value: object = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 
@@ -53,3 +59,6 @@ def __getattr__(name: str) -> object:
 if TYPE_CHECKING:
     from precast.autograd.export_graphs import aot_export_joint_simple as aot_export_joint_simple
     from precast.autograd.export_graphs import aot_export_module as aot_export_module
+    from precast.autograd.graph_signature import BackwardSignature as BackwardSignature
+    from precast.autograd.graph_signature import GraphSignature as GraphSignature
+    from precast.partition import min_cut_rematerialization_partition as min_cut_rematerialization_partition

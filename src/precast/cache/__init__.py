@@ -4,6 +4,16 @@ from precast.cache.folder import CacheWarning
 from precast.cache.info import KindInfo, StoreInfo
 from precast.cache.keys import content_key
 from precast.cache.machine import processor_identity
+from precast.cache.sources import own_sources
 from precast.cache.store import Store, open_store
 
-__all__ = ["CacheWarning", "KindInfo", "Store", "StoreInfo", "content_key", "open_store", "processor_identity"]
+__all__ = [
+    "CacheWarning",
+    "KindInfo",
+    "Store",
+    "StoreInfo",
+    "content_key",
+    "open_store",
+    "own_sources",
+    "processor_identity",
+]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from precast.ir.signature import InputKind
+from precast.ir.kinds import InputKind
 
 
 @dataclass(frozen=True, eq=False)

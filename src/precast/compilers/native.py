@@ -29,8 +29,7 @@ from precast.lower.fallback import torch_fallback
 from precast.lower.fuse import fuse
 from precast.lower.plan import plan
 from precast.options import Options
-from precast.runtime import open_library
-from precast.runtime.model import Entry
+from precast.runtime.entry import Entry, library_entries
 
 
 def start_or_freeze(
@@ -141,7 +140,4 @@ def open_entries(
 ) -> tuple[Entry, ...]:
     """Load a library whose entries are these programs, over their constants; their fallback steps call torch."""
     fallback = torch_fallback([_HasProgram(program) for program in programs])
-    model = open_library(library.path, needs=library.needs, weights=weights or {}, fallback=fallback)
-    entries = (model[name] for name in model.entries)
-    # Only files say how an entry was called originally; those of a library take flat tensors.
-    return tuple(entry for entry in entries if isinstance(entry, Entry))
+    return tuple(library_entries(library.path, needs=library.needs, weights=weights, fallback=fallback))

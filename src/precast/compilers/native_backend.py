@@ -6,19 +6,18 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from precast.build.compiler import find_compiler
 from precast.build.library import Library, build_early, find_library
-from precast.cache import content_key, open_store
+from precast.cache import content_key, open_store, own_sources
 from precast.compilers.native_partition import native_partition
 from precast.compilers.native_standalone import StandaloneGraph, graph_of
 from precast.compilers.registry import Backend
 from precast.errors import BuildError
 from precast.options import Options, as_options
-from precast.runtime.model import Entry, open_library
+from precast.runtime.entry import Entry, library_entries
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from precast.compilers.native_frozen import FrozenGraph
     from precast.compilers.native_profile import ProfiledGraphs
 
-_MAKERS = ("build", "codegen", "compilers", "ir/loops", "lower", "runtime")
+_MAKERS = ("build", "codegen", "compilers", "ir", "lower", "runtime")
 """Folders whose files decide what a graph is compiled to."""
 
 
@@ -63,7 +62,7 @@ class NativeCompiler:
     def cache_key(self) -> str:
         """Tells apart what other sources of ours, or another C++ compiler, would make."""
         options = as_options(self.options)
-        return content_key([_own_sources(), find_compiler(options.compiler).identity, str(options.freeze)])
+        return content_key([own_sources(*_MAKERS), find_compiler(options.compiler).identity, str(options.freeze)])
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph | FrozenGraph:
         return self.start(graph_module, example_inputs)()
@@ -128,9 +127,7 @@ def _open_entries(library: Library, stored: Mapping[str, Any]) -> tuple[Entry, .
         from precast.compilers.native_stored import StoredGraph
 
         return open_entries(library, StoredGraph.from_bytes(json.dumps(stored).encode()).programs)
-    model = open_library(library.path, needs=library.needs)
-    entries = (model[name] for name in model.entries)
-    return tuple(entry for entry in entries if isinstance(entry, Entry))
+    return tuple(library_entries(library.path, needs=library.needs))
 
 
 class LaterDecompositions(Mapping[Any, Callable[..., Any]]):
@@ -153,16 +150,6 @@ class LaterDecompositions(Mapping[Any, Callable[..., Any]]):
 
     def __reduce__(self) -> tuple[type[LaterDecompositions], tuple[()]]:
         return LaterDecompositions, ()
-
-
-@cache
-def _own_sources() -> str:
-    """A hash of the code that makes code: a checkout changes without its version changing."""
-    root = Path(__file__).parents[1]
-    paths = sorted(
-        path for folder in _MAKERS for path in (root / folder).rglob("*") if path.suffix in (".py", ".h", ".cpp")
-    )
-    return content_key(part for path in paths for part in (str(path.relative_to(root)), path.read_bytes()))
 
 
 BACKEND = Backend(

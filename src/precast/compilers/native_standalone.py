@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 # Gives operators of ours their names.
 import precast.ops.random  # noqa: F401
-from precast.runtime.model import Entry
+from precast.runtime.entry import Entry
 
 
 def graph_of(content: Mapping[str, Any], entries: Sequence[Entry]) -> StandaloneGraph:

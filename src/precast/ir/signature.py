@@ -4,9 +4,11 @@ Names follow PyTorch's export signatures, so that code that reads them moves ove
 """
 
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 
 from torch.utils._pytree import TreeSpec
+
+from precast.ir.kinds import InputKind as InputKind
+from precast.ir.kinds import OutputKind as OutputKind
 
 
 @dataclass(frozen=True)
@@ -47,27 +49,6 @@ class CustomObjArgument:
 
 
 ArgumentSpec = TensorArgument | SymIntArgument | ConstantArgument | TokenArgument | CustomObjArgument
-
-
-class InputKind(Enum):
-    USER_INPUT = auto()
-    PARAMETER = auto()
-    BUFFER = auto()
-    CONSTANT_TENSOR = auto()
-    CUSTOM_OBJ = auto()
-    TOKEN = auto()
-
-
-class OutputKind(Enum):
-    USER_OUTPUT = auto()
-    LOSS_OUTPUT = auto()
-    BUFFER_MUTATION = auto()
-    PARAMETER_MUTATION = auto()
-    GRADIENT_TO_PARAMETER = auto()
-    GRADIENT_TO_USER_INPUT = auto()
-    USER_INPUT_MUTATION = auto()
-    INTERMEDIATE_BASE = auto()
-    TOKEN = auto()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from precast.artifact.manifest import EntryDescription
+from precast.artifact.entries import EntryDescription
 from precast.artifact.package import Package
 from precast.artifact.schema import damaged
 from precast.artifact.weights import Weight

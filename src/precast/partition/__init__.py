@@ -1,13 +1,22 @@
-"""Split a joint graph into forward and backward, choosing what to save and what to recompute."""
+"""Split a joint graph into forward and backward, choosing what to save and what to recompute.
+
+Names are imported when first used: a start without a trace partitions nothing.
+"""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from precast.partition.default import default_partition as default_partition
-from precast.partition.explanation import PartitionExplanation as PartitionExplanation
-from precast.partition.explanation import explanation_of as explanation_of
-from precast.partition.min_cut import min_cut_rematerialization_partition as min_cut_rematerialization_partition
-from precast.partition.trade_off import TradeOffCurve as TradeOffCurve
-from precast.partition.trade_off import trade_off_curve as trade_off_curve
+# Public name → the module that defines it.
+_HOMES = {
+    "PartitionExplanation": "precast.partition.explanation",
+    "TradeOffCurve": "precast.partition.trade_off",
+    "default_partition": "precast.partition.default",
+    "explanation_of": "precast.partition.explanation",
+    "min_cut_rematerialization_partition": "precast.partition.min_cut",
+    "trade_off_curve": "precast.partition.trade_off",
+}
+# `plan` starts from a user's function, which takes the stages before this one; it lives above them.
+_HOME_OF_PLAN = "precast.autograd.memory_plan"
 
 __all__ = [
     "PartitionExplanation",
@@ -20,7 +29,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # `plan` starts from a user's function, which takes the stages before this one; it lives above them.
-    if name == "plan":
-        return import_module("precast.autograd.memory_plan").plan
-    raise AttributeError(f"module 'precast.partition' has no attribute {name!r}")
+    if name != "plan" and name not in _HOMES:
+        raise AttributeError(f"module 'precast.partition' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES.get(name, _HOME_OF_PLAN)), name)
+    globals()[name] = value
+    return value
+
+
+if TYPE_CHECKING:
+    from precast.partition.default import default_partition as default_partition
+    from precast.partition.explanation import PartitionExplanation as PartitionExplanation
+    from precast.partition.explanation import explanation_of as explanation_of
+    from precast.partition.min_cut import min_cut_rematerialization_partition as min_cut_rematerialization_partition
+    from precast.partition.trade_off import TradeOffCurve as TradeOffCurve
+    from precast.partition.trade_off import trade_off_curve as trade_off_curve

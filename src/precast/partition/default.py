@@ -18,12 +18,6 @@ from collections.abc import Sequence
 
 from torch import fx
 
-from precast.partition.classify import JointGraph, classify, is_item_of_tuple, is_symbolic, is_tuple
-from precast.partition.network import build_network, minimum_cut
-from precast.partition.policy import has_checkpoints, judge_by_checkpoints_alone
-from precast.partition.split import split
-from precast.partition.storage import held_primals
-
 
 def default_partition(
     joint_module: fx.GraphModule,
@@ -38,30 +32,17 @@ def default_partition(
     Regions of ``torch.utils.checkpoint`` are recomputed as they ask. ``joint_inputs`` is taken for the sake of the
     common signature; the graph says all that is needed here.
     """
+    # This function is many others' default, so that it is imported far more often than it is called.
+    from precast.partition.classify import classify
+    from precast.partition.network import build_network, minimum_cut
+    from precast.partition.policy import has_checkpoints, judge_by_checkpoints_alone
+    from precast.partition.read_values import values_read_by_backward
+    from precast.partition.split import split
+    from precast.partition.storage import held_primals
+
     joint = classify(joint_module, num_fwd_outputs=num_fwd_outputs)
     if has_checkpoints(joint):
         held = held_primals(joint, static_lifetime_input_indices)
         network = build_network(joint, judge_by_checkpoints_alone(joint), held=held)
         return split(joint, minimum_cut(network).saved)
     return split(joint, values_read_by_backward(joint), recompute_late=False)
-
-
-def values_read_by_backward(joint: JointGraph) -> list[fx.Node]:
-    """Return the forward values that backward or free nodes read, in order.
-
-    Sizes, and items of tuples, that only the backward reads are taken in the forward: otherwise a whole tensor would be
-    saved for its size, and a tuple cannot be saved at all.
-    """
-    available = set(joint.forward)
-    for node in joint.in_order(joint.free):
-        if (is_symbolic(node) or is_item_of_tuple(node)) and available.issuperset(node.all_input_nodes):
-            available.add(node)
-    outside = joint.backward | (joint.free - available)
-    operands = {operand for node in outside for operand in node.all_input_nodes}
-    passed_on = {gradient for gradient in joint.gradients if isinstance(gradient, fx.Node)}
-    return [node for node in joint.in_order((operands | passed_on) & available) if _may_be_saved(node)]
-
-
-def _may_be_saved(node: fx.Node) -> bool:
-    """Tell whether a value can be handed over: attributes are read by both halves, tuples go item by item."""
-    return node.op != "get_attr" and not is_tuple(node)

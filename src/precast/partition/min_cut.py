@@ -22,10 +22,10 @@ from torch import fx
 from precast.errors import MemoryBudgetError
 from precast.partition.budget import budget_in_bytes, cut_within, is_absolute
 from precast.partition.classify import JointGraph, NodeSet, classify
-from precast.partition.default import values_read_by_backward
 from precast.partition.explanation import PartitionExplanation, attach_explanation, explain
 from precast.partition.network import Network, build_network
 from precast.partition.policy import Verdict, judge
+from precast.partition.read_values import values_read_by_backward
 from precast.partition.split import split
 from precast.partition.storage import held_primals, saved_bytes
 

@@ -1,10 +1,42 @@
-"""Opens and runs compiled models. Needs numpy; never imports torch."""
+"""Opens and runs compiled models. Needs numpy; never imports torch.
 
-from precast.runtime.aot_load import aot_load
-from precast.runtime.load import load
-from precast.runtime.model import Entry, Model, ModelEntry, open_library
-from precast.runtime.state import State
-from precast.runtime.trees import Record
-from precast.runtime.verification import SampleCheck
+Names are imported when first used: what was compiled in process is opened without what reads files.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+# Public name → the module that defines it.
+_HOMES = {
+    "Entry": "precast.runtime.entry",
+    "Model": "precast.runtime.model",
+    "ModelEntry": "precast.runtime.model",
+    "Record": "precast.runtime.trees",
+    "SampleCheck": "precast.runtime.verification",
+    "State": "precast.runtime.state",
+    "aot_load": "precast.runtime.model_library",
+    "load": "precast.runtime.model_file",
+    "open_library": "precast.runtime.model",
+}
 
 __all__ = ["Entry", "Model", "ModelEntry", "Record", "SampleCheck", "State", "aot_load", "load", "open_library"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'precast.runtime' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+if TYPE_CHECKING:
+    from precast.runtime.entry import Entry as Entry
+    from precast.runtime.model import Model as Model
+    from precast.runtime.model import ModelEntry as ModelEntry
+    from precast.runtime.model import open_library as open_library
+    from precast.runtime.model_file import load as load
+    from precast.runtime.model_library import aot_load as aot_load
+    from precast.runtime.state import State as State
+    from precast.runtime.trees import Record as Record
+    from precast.runtime.verification import SampleCheck as SampleCheck

@@ -7,14 +7,13 @@ from types import CodeType
 
 def code_digest(code: CodeType) -> bytes:
     """A hash of a function's instructions, constants and names, those of functions inside of it included."""
+    instructions, handlers = code.co_code, code.co_exceptiontable
     facts = (
-        code.co_qualname, code.co_code, code.co_exceptiontable, code.co_names, code.co_varnames, code.co_freevars,
-        code.co_cellvars, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags,
+        code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_argcount,
+        code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, len(instructions), len(handlers),
     )  # fmt: skip
-    digest = hashlib.sha256(repr(facts).encode())
-    for constant in code.co_consts:
-        digest.update(_constant(constant))
-    return digest.digest()
+    parts = [repr(facts).encode(), instructions, handlers, *map(_constant, code.co_consts)]
+    return hashlib.sha256(b"".join(parts)).digest()
 
 
 def _constant(value: object) -> bytes:

@@ -11,13 +11,15 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precast.autograd.size_names import Indescribable
 from precast.autograd.warm.code_identity import inner_code
 from precast.autograd.warm.description import Description, is_trusted, refusing_unruly
 from precast.autograd.warm.fickle import FICKLE_BUILTINS, is_fickle, is_fickle_value, reads_environment
-from precast.tracing.executed_code import Executed
+
+if TYPE_CHECKING:
+    from precast.tracing.executed_code import Executed
 
 Dependency = tuple[str, str]
 """A module's name, and the name of a variable of it."""
@@ -47,7 +49,7 @@ class DependencyRecorder:
         self.runs_in_backward = False
         """Whether the program has code of its own run by the backward, which is not watched."""
 
-    def observe(self, executed: Executed) -> None:
+    def observe(self, executed: "Executed") -> None:
         """Note code that is about to run."""
         if self.failure is not None:
             return
@@ -85,12 +87,12 @@ def is_code(value: Any) -> bool:
     return isinstance(value, type | ModuleType | FunctionType | BuiltinFunctionType)
 
 
-def _leaves_code_for_backward(executed: Executed) -> bool:
+def _leaves_code_for_backward(executed: "Executed") -> bool:
     module, name = executed.variables.get("__name__"), executed.code.co_qualname
     return module in _BACKWARD_MODULES or name in _BACKWARD_FUNCTIONS
 
 
-def _check_compared(executed: Sequence[Executed], description: Description) -> None:
+def _check_compared(executed: "Sequence[Executed]", description: Description) -> None:
     """All code that ran must be among what was described, or have been made by other code that ran."""
     compared = {id(function.__code__) for function in description.functions.values()}
     compared |= {id(inner) for each in executed for inner in _inner_most(each.code)}
@@ -120,13 +122,13 @@ def describe(dependencies: Iterable[Dependency], description: Description) -> No
         description.add(_variable(module, name))
 
 
-def _is_library_code(executed: Executed) -> bool:
+def _is_library_code(executed: "Executed") -> bool:
     module = executed.variables.get("__name__", "")
     # The constructors of named tuples have a namespace of their own, and nothing in it.
     return is_trusted(module) or module.startswith("namedtuple_")
 
 
-def _dependencies(executed: Executed) -> Iterator[Dependency]:
+def _dependencies(executed: "Executed") -> Iterator[Dependency]:
     variables = executed.variables
     module = variables.get("__name__", "")
     if vars(sys.modules.get(module, builtins)) is not variables:

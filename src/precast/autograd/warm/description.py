@@ -72,6 +72,7 @@ class Description:
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
+        self._words: list[str] = []
         self._numbers: dict[int, int] = {}
         # Kept alive, so that identities stay their own.
         self._kept: list[object] = []
@@ -85,6 +86,7 @@ class Description:
 
     def copy(self) -> "Description":
         """Another one that knows the same; adding to one does not change the other."""
+        self._hash_words()
         made = Description()
         made._digest, made._numbers, made._kept = self._digest.copy(), dict(self._numbers), list(self._kept)
         made._parts, made.functions, made.opaque = self._parts, dict(self.functions), set(self.opaque)
@@ -92,14 +94,20 @@ class Description:
         return made
 
     def hexdigest(self) -> str:
+        self._hash_words()
         return self._digest.hexdigest()
+
+    def _hash_words(self) -> None:
+        # Thousands at once: one by one would take as long as all the rest.
+        self._digest.update("".join(self._words).encode(errors="surrogatepass"))
+        self._words.clear()
 
     def word(self, text: str) -> None:
         """Add a word of the describer's own."""
         self._parts += 1
         if self._parts > _MOST_PARTS:
             raise Indescribable("more objects than are worth comparing")
-        self._digest.update(f"{len(text)}:{text}".encode(errors="surrogatepass"))
+        self._words.append(f"{len(text)}:{text}")
 
     def add(self, value: Any) -> None:
         """Add an object and all that it refers to."""
@@ -152,7 +160,7 @@ class Description:
 
     def _function(self, function: types.FunctionType) -> None:
         self.word(f"function {function.__module__} {function.__qualname__}")
-        self._digest.update(code_digest(function.__code__))
+        self.word(code_digest(function.__code__).hex())
         self.functions[id(function)] = function
         if is_trusted(function.__module__):
             _refuse_fickle(function)
@@ -201,7 +209,7 @@ class Description:
     def _method_function(self, function: types.FunctionType) -> None:
         """A function's code, and what it holds if that can be compared."""
         self.word(f"function {function.__module__} {function.__qualname__}")
-        self._digest.update(code_digest(function.__code__))
+        self.word(code_digest(function.__code__).hex())
         held = (function.__defaults__, function.__kwdefaults__, *map(_contents, function.__closure__ or ()))
         if is_trusted(function.__module__) or self._tried(held):
             self.functions[id(function)] = function

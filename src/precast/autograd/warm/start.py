@@ -19,7 +19,6 @@ from precast.autograd.warm.surroundings import environment
 from precast.cache import Store, open_store
 from precast.errors import PrecastError
 from precast.options import as_options
-from precast.tracing.executed_code import noted_code
 
 KIND = "calls"
 
@@ -62,6 +61,8 @@ class WarmStart:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While active, what the program depends on is noted."""
+        from precast.tracing.executed_code import noted_code
+
         self._recorder = DependencyRecorder(self._description)
         with noted_code(self._recorder.observe) as executed:
             yield

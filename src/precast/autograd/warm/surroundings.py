@@ -1,9 +1,7 @@
 """What holds for the whole process and decides what a trace of any program would be."""
 
-import hashlib
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -11,7 +9,7 @@ import torch
 from precast._version import __version__
 from precast.autograd.call_key import ambient_key
 from precast.autograd.size_names import Indescribable
-from precast.cache import processor_identity
+from precast.cache import own_sources, processor_identity
 from precast.options import environment_variables
 
 _SWITCHES = (
@@ -35,7 +33,7 @@ _SESSION_PREFIXES = ("SSH_", "PRECAST_CACHE", "SLURM_JOB", "SLURM_STEP", "VSCODE
 def surroundings() -> Iterator[str]:
     """Versions, machine, modes and switches, as words. Raises Indescribable where others have a hand in what runs."""
     _refuse_interference()
-    yield f"precast {__version__} {_own_sources()}"
+    yield f"precast {__version__} {own_sources()}"
     yield f"torch {torch.__version__} {torch.version.git_version}"
     yield f"python {sys.version} {sys.flags}"
     yield processor_identity()
@@ -63,14 +61,3 @@ def _refuse_interference() -> None:
     module = sys.modules["torch.nn.modules.module"]
     if any(value for name, value in vars(module).items() if name.startswith("_global_") and isinstance(value, dict)):
         raise Indescribable("hooks on all modules")
-
-
-@cache
-def _own_sources() -> str:
-    """A hash of our own code: a checkout changes without its version changing."""
-    root = Path(__file__).parents[2]
-    digest = hashlib.sha256()
-    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".h", ".cpp")):
-        digest.update(f"{path.relative_to(root)} ".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()

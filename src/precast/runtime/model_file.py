@@ -12,7 +12,8 @@ from precast.artifact.package import Package, open_package
 from precast.artifact.schema import damaged
 from precast.artifact.signatures import MAX_SIGNATURE, SUFFIX, check_signature
 from precast.errors import ArtifactError, InputTypeError, InputValueError, ToolMissingError
-from precast.runtime.model import Entry, Model, ModelEntry, Runnable, flat_entries
+from precast.runtime.entry import Entry, flat_entries
+from precast.runtime.model import Model, ModelEntry, Runnable
 from precast.runtime.native import NativeLibrary, OpenModel, load_library_bytes
 from precast.runtime.onednn import preload
 from precast.runtime.processor import choose_target, processor_features

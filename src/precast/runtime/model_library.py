@@ -10,7 +10,8 @@ from typing import Any
 from precast.artifact.manifest import Manifest, parse_manifest
 from precast.artifact.schema import damaged
 from precast.errors import ArtifactError, InputValueError
-from precast.runtime.model import Model, ModelEntry, flat_entries
+from precast.runtime.entry import flat_entries
+from precast.runtime.model import Model, ModelEntry
 from precast.runtime.native import NativeLibrary, OpenModel, load_library
 from precast.runtime.onednn import KNOWN, preload
 from precast.runtime.processor import choose_target, processor_features
