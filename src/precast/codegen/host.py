@@ -14,8 +14,10 @@ from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index
 from precast.ir.loops.program import Check, FallbackStep, Finish, Kernel, LibraryCall, SizeSource, Step
 
-FINISHING = frozenset({"matmul", "convolution"})
+FINISHING = frozenset({"matmul", "convolution", "depthwise_convolution"})
 """Routines that take an epilogue."""
+WRAPPING = frozenset({"depthwise_convolution"})
+"""Routines that take a prologue too."""
 
 
 @dataclass(frozen=True)
@@ -179,12 +181,11 @@ class _EntryWriter:
         if step.numbers:
             lines.append(f"        const int64_t numbers[] = {{{_list(step.numbers)}}};")
             arguments[-1] = "numbers"
-        if step.routine in FINISHING:
-            arguments.append("{nullptr, 0}")
-        if step.epilogue:
-            rows = ", ".join(map(_finish_text, step.epilogue))
-            lines.append(f"        const precast::finish finishes[] = {{{rows}}};")
-            arguments[-1] = f"{{finishes, {len(step.epilogue)}}}"
+        for name, finishes, routines in (("first", step.prologue, WRAPPING), ("finishes", step.epilogue, FINISHING)):
+            if finishes:
+                lines.append(f"        const precast::finish {name}[] = {{{', '.join(map(_finish_text, finishes))}}};")
+            if step.routine in routines:
+                arguments.append(f"{{{name if finishes else 'nullptr'}, {len(finishes)}}}")
         call = f"precast::{step.routine}({', '.join(arguments)})"
         return [*lines, f"        if (const auto status = {call}) return status;", "    }"]
 

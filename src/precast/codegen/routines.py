@@ -12,6 +12,7 @@ ROUTINE_FILES = {
     "convolution": "convolution",
     "convolution_backward_data": "convolution",
     "convolution_backward_weights": "convolution",
+    "depthwise_convolution": "convolution",
 }
 """Which source file has a routine, where it is not the file of its own name."""
 IN_LOOPS = frozenset({"convolution", "scan", "search", "sort"})

@@ -1,7 +1,7 @@
 """Convolutions: calls of oneDNN; the bias is a loop that fuses with what follows.
 
 A transposed convolution is the gradient of a convolution with respect to its input, and the other way round, so three
-routines serve both.
+routines serve both. Depthwise ones have a routine of their own, which takes activations before and after them along.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index
+from precast.ir.loops.index import Index, as_index
 from precast.ir.loops.scalars import Load, cast
 from precast.lower.builder import Builder, Result, math_dtype
 from precast.lower.registry import DECLINED, Lowered, lowering
@@ -20,12 +20,25 @@ aten = torch.ops.aten
 
 Sizes = Sequence[Index | int]
 
+OWN_WIDTHS = (3, 5, 7)
+"""Of depthwise filters that ``depthwise_convolution.h`` computes with."""
+
 
 def _numbers(source: Buffer, groups: int, *geometry: Sizes) -> list[Index | int]:
     """What the routines are told: groups, strides, padding, dilation; one number may stand for all dimensions."""
     spatial = len(source.shape) - 2
     whole = [sizes if len(sizes) == spatial else [sizes[0]] * spatial for sizes in geometry]
     return [groups, *(number for sizes in whole for number in sizes)]
+
+
+def is_depthwise(source: Buffer, weight: Buffer, groups: int, numbers: Sequence[Index | int]) -> bool:
+    """Whether this is a convolution that we have a routine of our own for: each channel has its own, small filter."""
+    if source.dtype != "f32" or len(source.shape) != 4 or source.shape[1].constant != groups:
+        return False
+    _, _, stride, _, _, *dilation = (as_index(number).constant for number in numbers)
+    outputs, _, height, width = (size.constant for size in weight.shape)
+    is_small = width in OWN_WIDTHS and height is not None and height <= max(OWN_WIDTHS)
+    return outputs == groups > 1 and is_small and stride in (1, 2) and dilation == [1, 1]
 
 
 @lowering(aten.convolution.default)
@@ -36,7 +49,9 @@ def convolution(
     if not 3 <= len(source.shape) <= 5:
         return DECLINED
     numbers = _numbers(source, groups, stride, padding, dilation)
-    (result,) = builder.call("convolution_backward_data" if transposed else "convolution", [source, weight], numbers)
+    is_own = not transposed and is_depthwise(source, weight, groups, numbers)
+    forward = "depthwise_convolution" if is_own else "convolution"
+    (result,) = builder.call("convolution_backward_data" if transposed else forward, [source, weight], numbers)
     if bias is None:
         return result
     dtype = math_dtype(source.dtype)

@@ -82,7 +82,7 @@ def _next_part(value: Scalar, readers: dict[int, list[Scalar]], dtype: str) -> P
         case [Cast(_, to) as reader] if to in ("f32", dtype):
             return Part("", None, reader)
         case [Apply("maximum", (first, Constant(0))) as reader] if first is value:
-            return Part("relu", None, reader)
+            return _up_to_six(reader, readers) or Part("relu", None, reader)
         case [Apply("tanh" | "sigmoid" as operation) as reader]:
             return Part(operation, None, reader)
         case [Apply("add" | "mul" as operation, (first, second)) as reader]:
@@ -92,6 +92,13 @@ def _next_part(value: Scalar, readers: dict[int, list[Scalar]], dtype: str) -> P
         case [Apply("div", (first, second)) as reader] if first is value:
             return Part("mul", as_scalar(1.0, second.dtype) / second, reader)
     return _activation(value, readers)
+
+
+def _up_to_six(value: Scalar, readers: dict[int, list[Scalar]]) -> Part | None:
+    match readers[id(value)]:
+        case [Apply("minimum", (first, Constant(6))) as reader] if first is value:
+            return Part("relu6", None, reader)
+    return None
 
 
 def _activation(value: Scalar, readers: dict[int, list[Scalar]]) -> Part | None:

@@ -38,8 +38,10 @@ from precast.ir.loops.scalars import Cast, IndexValue, Load, Named, Scalar, walk
 from precast.lower.epilogue_path import Part, path_from
 from precast.lower.inline import Definition, definition_of, strip_names
 
-CHANNELS = {"matmul": -1, "convolution": 1}
+CHANNELS = {"matmul": -1, "convolution": 1, "depthwise_convolution": 1}
 """Routines that take epilogues → the dimension of their results along which biases and scales run."""
+REFUSED = {"matmul": ("relu6",), "convolution": ("relu6",)}
+"""What oneDNN does not do as eager does, where NaN is concerned."""
 TYPES = ("f32", "bf16", "f16")
 
 
@@ -74,7 +76,7 @@ def _may_grow(call: LibraryCall, readers: Counter[Buffer]) -> bool:
 def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | None:
     """What takes the place of the call and of a loop that reads its result; None if they stay as they are."""
     kernel = _reading_once(kernel, call.outputs[0].buffer)
-    match = _Match.of(call, kernel)
+    match = Match.of(call, kernel)
     if match is None:
         return None
     parts = match.absorbable(path_from(match.load, match.definition.value))
@@ -123,7 +125,7 @@ def _starting_at(kernel: Kernel, reached: Scalar, load: Load) -> Kernel:
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """A dimension of a call's result as a loop sees it: its variables, innermost first, and how far each steps."""
 
     parts: tuple[tuple[Variable, Index], ...]
@@ -139,9 +141,9 @@ class _Axis:
         return stride
 
 
-def _axes(indices: tuple[Index, ...], variables: Sequence[Variable]) -> tuple[_Axis, ...] | None:
+def axes_of(indices: tuple[Index, ...], variables: Sequence[Variable]) -> tuple[Axis, ...] | None:
     """How a loop over `variables` walks along the dimensions that `indices` address, if it meets each element once."""
-    left, axes = set(variables), list[_Axis]()
+    left, axes = set(variables), list[Axis]()
     for index in indices:
         mine = [(each, step) for each in variables if (step := coefficient_of(index, each)) not in (None, constant(0))]
         ordered, expected = list[tuple[Variable, Index]](), constant(1)
@@ -158,32 +160,32 @@ def _axes(indices: tuple[Index, ...], variables: Sequence[Variable]) -> tuple[_A
             rebuilt = rebuilt + atom(variable) * step
         if rebuilt != index:
             return None
-        axes.append(_Axis(tuple(ordered)))
+        axes.append(Axis(tuple(ordered)))
     return None if left else tuple(axes)
 
 
 @dataclass(frozen=True)
-class _Match:
+class Match:
     """A call, and the definition that reads its result once, at `load`."""
 
     call: LibraryCall
     definition: Definition
     load: Load
-    axes: tuple[_Axis, ...]
+    axes: tuple[Axis, ...]
 
     @classmethod
-    def of(cls, call: LibraryCall, kernel: Kernel) -> _Match | None:
+    def of(cls, call: LibraryCall, kernel: Kernel) -> Match | None:
         definition, result = definition_of(kernel), call.outputs[0].buffer
         if definition is None:
             return None
         loads = [each for each in walk(definition.value) if isinstance(each, Load) and each.buffer == result]
         if len(loads) != 1 or loads[0].guard is not None:
             return None
-        axes = _axes(loads[0].indices, [each for each in definition.variables if each is not None])
+        axes = axes_of(loads[0].indices, [each for each in definition.variables if each is not None])
         return None if axes is None else cls(call, definition, loads[0], axes)
 
     @property
-    def channel_axis(self) -> _Axis:
+    def channel_axis(self) -> Axis:
         return self.axes[CHANNELS[self.call.routine]]
 
     def view_of(self, buffer: Buffer, offset: Index) -> View | None:
@@ -198,13 +200,12 @@ class _Match:
     def absorbable(self, path: list[Part]) -> list[Part]:
         """The first parts of the path, up to one whose operand the routine cannot take."""
         for number, part in enumerate(path):
-            if (
-                part.operand is not None
-                and not self.is_of_channel(part.operand)
-                and self.residual(part.operand) is None
-            ):
+            if part.operation in REFUSED.get(self.call.routine, ()) or not self.is_taken(part.operand):
                 return path[:number]
         return path
+
+    def is_taken(self, operand: Scalar | None) -> bool:
+        return operand is None or self.is_of_channel(operand) or self.residual(operand) is not None
 
     def is_of_channel(self, value: Scalar) -> bool:
         """Whether a value depends on nothing but the channel."""
@@ -230,7 +231,7 @@ class _Match:
 
     def grown(self, parts: list[Part], target: View, origins: tuple[str, ...], names: set[str]) -> list[Step]:
         """The call with these parts as its epilogue, after the small loops that compute scales and shifts."""
-        writer = _Epilogue(self, names)
+        writer = EpilogueWriter(self, names)
         for part in parts:
             writer.add(part)
         writer.flush()
@@ -258,10 +259,10 @@ def _loaded(value: Scalar) -> Load | None:
     return value if isinstance(value, Load) and value.guard is None else None
 
 
-class _Epilogue:
+class EpilogueWriter:
     """Collects finishes; operations by channel are joined into one scale and one shift."""
 
-    def __init__(self, match: _Match, names: set[str]):
+    def __init__(self, match: Match, names: set[str]):
         self.match, self.names = match, names
         self.finishes: list[Finish] = []
         self.operands: list[View] = []

@@ -31,6 +31,7 @@ from precast.lower.inline import inline_producers
 from precast.lower.layouts import channels_last
 from precast.lower.merge import merge_kernels
 from precast.lower.padded_convolutions import fold_padding
+from precast.lower.prologues import absorb_prologues
 from precast.lower.rounding import keep_single_precision
 from precast.lower.split import split_loops
 
@@ -44,6 +45,7 @@ def fuse(program: LoopProgram) -> LoopProgram:
         remove_dead,
         scatter_onto,
         absorb_epilogues,
+        absorb_prologues,
         write_in_place,
         split_loops,
         collapse_loops,

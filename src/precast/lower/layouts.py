@@ -72,7 +72,7 @@ def _images_of(step: Step) -> tuple[Buffer, ...]:
     if not isinstance(step, LibraryCall):
         return ()
     match step.routine:
-        case "convolution" | "convolution_backward_data":
+        case "convolution" | "convolution_backward_data" | "depthwise_convolution":
             return step.inputs[0].buffer, step.outputs[0].buffer
         case "convolution_backward_weights":
             return step.inputs[0].buffer, step.inputs[1].buffer

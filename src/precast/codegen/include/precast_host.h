@@ -95,7 +95,7 @@ using routine = int32_t(context* context, const strided* inputs, const strided* 
 routine attention, attention_backward, convolution_backward_data, convolution_backward_weights, scan, search, sort;
 
 // What is done to each element of a result before it is written; `operand` counts inputs, -1: none.
-enum class finish_kind : int32_t { add, mul, relu, gelu, gelu_tanh, silu, tanh, sigmoid, hardswish };
+enum class finish_kind : int32_t { add, mul, relu, relu6, gelu, gelu_tanh, silu, tanh, sigmoid, hardswish };
 struct finish {
     finish_kind kind;
     int32_t operand;
@@ -107,6 +107,10 @@ struct epilogue {
 using finishing_routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers,
                                   const epilogue& epilogue);
 finishing_routine matmul, convolution;
+// What is done to each element of the first input when it is read is told as an epilogue is.
+using wrapping_routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers,
+                                 const epilogue& prologue, const epilogue& epilogue);
+wrapping_routine depthwise_convolution;
 
 int32_t call_fallback(const frame& frame, int32_t entry, int32_t step, const precast_tensor* inputs, size_t input_count,
                       const precast_tensor* outputs, size_t output_count);

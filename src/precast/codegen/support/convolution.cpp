@@ -3,6 +3,7 @@
 //
 // Numbers: groups, then strides, padding and dilation of each spatial dimension.
 #include "depthwise.h"
+#include "depthwise_convolution.h"
 #include "epilogue.h"
 #include "plain_convolution.h"
 #include "primitive.h"
@@ -185,6 +186,23 @@ int32_t run(context* context, convolution_problem problem, const strided* inputs
 int32_t convolution(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers,
                     const epilogue& epilogue) {
     return run(context, {result, {&inputs[0], &inputs[1], &outputs[0]}, numbers}, inputs, epilogue);
+}
+
+// The same where each channel has filters of its own.
+int32_t depthwise_convolution(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers,
+                              const epilogue& prologue, const epilogue& epilogue) {
+    const convolution_problem problem{result, {&inputs[0], &inputs[1], &outputs[0]}, numbers};
+    if (depthwise_convolution_of(problem).run(*context, inputs, prologue, epilogue)) return PRECAST_OK;
+    if (!prologue.size || problem.is_empty()) return run(context, problem, inputs, epilogue);
+    int32_t count = 2;
+    for (const auto* each : {&prologue, &epilogue})
+        for (int32_t step = 0; step < each->size; ++step) count = std::max(count, each->steps[step].operand + 1);
+    std::vector<strided> prepared(inputs, inputs + count);
+    const strided* read = &inputs[0];
+    memory block;
+    if (!write_out(read, prepared[0], block)) return fail(PRECAST_OUT_OF_MEMORY, "no memory for an operand of a convolution");
+    run_epilogue(inputs, prepared[0], prologue);
+    return run(context, {result, {&prepared[0], &inputs[1], &outputs[0]}, numbers}, prepared.data(), epilogue);
 }
 
 // Inputs: gradient of the result, weights. Output: gradient of the source.

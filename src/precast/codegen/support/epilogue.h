@@ -1,8 +1,6 @@
 // Epilogues with plain loops, for results that were computed without them.
 #pragma once
 
-#include <cmath>
-
 #include "elements.h"
 
 namespace precast {
@@ -33,11 +31,12 @@ inline float finished(finish_kind kind, float value, float operand) {
         case finish_kind::add: return value + operand;
         case finish_kind::mul: return value * operand;
         case finish_kind::relu: return value < 0 ? 0 : value;
-        case finish_kind::gelu: return value * 0.5f * (1 + std::erf(value * 0.70710678f));
-        case finish_kind::gelu_tanh: return value * 0.5f * (1 + std::tanh(0.79788456f * (value + 0.044715f * value * value * value)));
-        case finish_kind::silu: return value / (1 + std::exp(-value));
-        case finish_kind::tanh: return std::tanh(value);
-        case finish_kind::sigmoid: return 1 / (1 + std::exp(-value));
+        case finish_kind::relu6: return clamped(value, 0.0f, 6.0f);
+        case finish_kind::gelu: return value * 0.5f * (1 + erf(value * 0.70710678f));
+        case finish_kind::gelu_tanh: return value * 0.5f * (1 + tanh(0.79788456f * (value + 0.044715f * value * value * value)));
+        case finish_kind::silu: return value / (1 + exp(-value));
+        case finish_kind::tanh: return tanh(value);
+        case finish_kind::sigmoid: return sigmoid(value);
         case finish_kind::hardswish: return value * minimum(maximum(value + 3, 0.0f), 6.0f) / 6;
     }
     return value;

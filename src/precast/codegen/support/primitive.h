@@ -222,6 +222,8 @@ inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int fir
                 break;
             // oneDNN's own relu makes NaN 0. Of x times 0 or 1, as the sign of x says, NaN stays NaN.
             case finish_kind::relu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_hardswish, FLT_MAX, 0); break;
+            // None of oneDNN's keeps NaN and is exact.
+            case finish_kind::relu6: return false;
             case finish_kind::gelu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_erf, 0, 0); break;
             case finish_kind::gelu_tanh: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_tanh, 0, 0); break;
             case finish_kind::silu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_swish, 1, 0); break;

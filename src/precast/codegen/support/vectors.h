@@ -29,8 +29,23 @@ inline float_vector load_vector(const float* from) {
     return value;
 }
 inline void store_vector(float* to, float_vector value) { std::memcpy(to, &value, sizeof value); }
+// The first `count` lanes; the others are 0.
+inline float_vector load_lanes(const float* from, int64_t count) {
+    if (count == vector_lanes) return load_vector(from);
+    float_vector value = {};
+    std::memcpy(&value, from, static_cast<size_t>(count) * sizeof(float));
+    return value;
+}
+inline void store_lanes(float* to, float_vector value, int64_t count) {
+    if (count == vector_lanes) return store_vector(to, value);
+    std::memcpy(to, &value, static_cast<size_t>(count) * sizeof(float));
+}
 // Taking 0 away keeps −0, adding it would not.
 inline float_vector same_in_all(float value) { return value - float_vector{}; }
+
+// NaN stays NaN.
+inline float_vector at_least(float_vector value, float_vector low) { return value < low ? low : value; }
+inline float_vector at_most(float_vector value, float_vector high) { return value > high ? high : value; }
 
 // a * b + c, rounded once.
 inline float_vector multiply_add(float_vector a, float_vector b, float_vector c) {

@@ -2,54 +2,11 @@
 #pragma once
 
 #include "context.h"
-#include "epilogue.h"
 #include "plain_convolution.h"
+#include "vector_epilogue.h"
 #include "winograd.h"
 
 namespace precast {
-
-// An epilogue for vectors of channels.
-class vector_epilogue {
-public:
-    // False if an operand does not lie so that vectors of it can be read.
-    bool set(const strided* inputs, const epilogue& epilogue) {
-        for (int32_t each = 0; each < epilogue.size; ++each) {
-            step added{epilogue.steps[each].kind, nullptr, {}};
-            if (epilogue.steps[each].operand >= 0) {
-                const auto& operand = inputs[epilogue.steps[each].operand];
-                if (operand.rank != 4 || operand.dtype.code != 2 || operand.dtype.bits != 32 || operand.strides[1] > 1) return false;
-                added.data = static_cast<const float*>(operand.data);
-                std::copy(operand.strides, operand.strides + 4, added.strides);
-            }
-            steps.push_back(added);
-        }
-        return true;
-    }
-
-    float_vector operator()(float_vector value, int64_t n, int64_t row, int64_t column, int64_t channel) const {
-        for (const auto& step : steps) {
-            float_vector operand = {};
-            if (step.data) {
-                const float* place = step.data + n * step.strides[0] + row * step.strides[2] + column * step.strides[3];
-                operand = step.strides[1] ? load_vector(place + channel) : same_in_all(*place);
-            }
-            if (step.kind == finish_kind::add) value = value + operand;
-            else if (step.kind == finish_kind::mul) value = value * operand;
-            else if (step.kind == finish_kind::relu) value = value < 0.0f ? float_vector{} : value;
-            else
-                for (int64_t lane = 0; lane < vector_lanes; ++lane) value[lane] = finished(step.kind, value[lane], operand[lane]);
-        }
-        return value;
-    }
-
-private:
-    struct step {
-        finish_kind kind;
-        const float* data;
-        int64_t strides[4];
-    };
-    std::vector<step> steps;
-};
 
 class winograd_convolution {
 public:

@@ -127,7 +127,8 @@ class _Run:
             case LibraryCall():
                 numbers = [self.number(number) for number in step.numbers]
                 inputs, outputs = ([self.window(view) for view in views] for views in (step.inputs, step.outputs))
-                own = inputs[: len(step.own_inputs)]
+                first, *others = inputs[: len(step.own_inputs)]
+                own = [finish(first, step.prologue, inputs), *others]
                 results = run_routine(step.routine, own, [each.shape for each in outputs], numbers)
                 for output, result in zip(outputs, results, strict=True):
                     output.copy_(finish(result, step.epilogue, inputs))

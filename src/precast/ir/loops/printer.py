@@ -54,7 +54,8 @@ def print_step(step: Step) -> list[str]:
         case LibraryCall():
             inputs, outputs = (", ".join(map(_view_text, views)) for views in (step.own_inputs, step.outputs))
             numbers = "".join(f", {number}" for number in step.numbers)
-            finishes = [f"  then {_finish_text(each, step)}" for each in step.epilogue]
+            finishes = [f"  first {_finish_text(each, step)}" for each in step.prologue]
+            finishes += [f"  then {_finish_text(each, step)}" for each in step.epilogue]
             return [f"call {step.name}: {outputs} = {step.routine}({inputs}{numbers})", *finishes]
         case Check():
             return [f"check {step.name}: {step.failed.name} is {step.error} error {step.message!r}"]

@@ -71,9 +71,10 @@ class Kernel:
 
 
 FINISHES = {
-    "add": 2, "mul": 2, "relu": 1, "gelu": 1, "gelu_tanh": 1, "silu": 1, "tanh": 1, "sigmoid": 1, "hardswish": 1,
+    "add": 2, "mul": 2, "relu": 1, "relu6": 1, "gelu": 1, "gelu_tanh": 1, "silu": 1, "tanh": 1, "sigmoid": 1,
+    "hardswish": 1,
 }  # fmt: skip
-"""Operations of epilogues → how many operands they take."""
+"""Operations of prologues and epilogues → how many operands they take."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Finish:
     """What a routine does to each element of its result before it writes it: an operation of `FINISHES`.
 
     A binary operation takes its second operand from input number `operand`, which has the result's shape; where it
-    is the same along a dimension, with stride 0.
+    is the same along a dimension, with stride 0. In a prologue, the same with the routine's first input, as it is read.
     """
 
     operation: str
@@ -92,7 +93,7 @@ class Finish:
 class LibraryCall:
     """A call of a routine of the support library, e.g. ``matmul``.
 
-    Inputs that only the `epilogue` reads come after those of the routine.
+    Inputs that only the `prologue` or the `epilogue` reads come after those of the routine.
     """
 
     name: str
@@ -102,11 +103,13 @@ class LibraryCall:
     origins: tuple[str, ...] = ()
     numbers: tuple[Index, ...] = ()
     epilogue: tuple[Finish, ...] = ()
+    prologue: tuple[Finish, ...] = ()
 
     @property
     def own_inputs(self) -> tuple[View, ...]:
-        """The routine's inputs without those of the epilogue."""
-        return self.inputs[: len(self.inputs) - sum(each.operand is not None for each in self.epilogue)]
+        """The routine's inputs without those of the prologue and the epilogue."""
+        others = sum(each.operand is not None for each in (*self.prologue, *self.epilogue))
+        return self.inputs[: len(self.inputs) - others]
 
 
 @dataclass(frozen=True, eq=False)

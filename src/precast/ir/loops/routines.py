@@ -19,7 +19,7 @@ def run_routine(routine: str, inputs: Tensors, shapes: Shapes, numbers: Sequence
 
 
 def finish(result: torch.Tensor, epilogue: Sequence[Finish], inputs: Tensors) -> torch.Tensor:
-    """The result of a routine after its epilogue; `inputs` are all of the call's."""
+    """A routine's result after its epilogue, or its first input after its prologue; `inputs` are all of the call's."""
     for each in epilogue:
         operands = () if each.operand is None else (inputs[each.operand],)
         result = _FINISHES[each.operation](result, *operands)
@@ -147,6 +147,7 @@ _FINISHES: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
     "mul": torch.mul,
     "relu": torch.relu,
+    "relu6": functional.relu6,
     "gelu": functional.gelu,
     "gelu_tanh": lambda value: functional.gelu(value, approximate="tanh"),
     "silu": functional.silu,
@@ -160,6 +161,7 @@ _ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
     "convolution": _convolution,
     "convolution_backward_data": _convolution_backward_data,
     "convolution_backward_weights": _convolution_backward_weights,
+    "depthwise_convolution": _convolution,
     "matmul": _matmul,
     "scan": _scan,
     "search": _search,
