@@ -67,3 +67,14 @@ def test_results_that_are_no_tensors_pass_through():
 def test_reading_memory_beyond_a_tensor_is_refused():
     with pytest.raises(LoweringError, match="reads beyond the tensor"):
         lowered(lambda x: torch.as_strided(x[1:], (3,), (1,)) * 2, torch.ones(6))
+
+
+def test_what_is_returned_lies_as_in_eager_whatever_its_rule_made():
+    images = torch.randn(2, 2, 6, 12).contiguous(memory_format=torch.channels_last)
+    pooled, places = torch.nn.functional.max_pool2d(images, 2, return_indices=True)
+
+    def backward(gradient, images, places):
+        return aten.max_pool2d_with_indices_backward(gradient, images, [2, 2], [2, 2], [0, 0], [1, 1], False, places)
+
+    (result,) = lowered(backward, pooled, images, places).outputs
+    assert [stride.constant for stride in result.strides] == list(images.stride())

@@ -30,7 +30,7 @@ from precast.ir.loops.program import Argument, FallbackStep, LoopProgram, SizeSo
 from precast.ir.loops.scalars import Load
 from precast.ir.node_meta import has_value, source_line_of, tensor_of, value_of
 from precast.ir.tensor_spec import dtype_name
-from precast.lower.builder import Builder, Result
+from precast.lower.builder import Builder, Indices, Result, is_dense
 from precast.lower.registry import DECLINED, drawing_rule_for, rule_for
 from precast.lower.sizes import to_index, to_indices, to_strides
 
@@ -199,17 +199,28 @@ def _results(
         meaning = meanings[each] if isinstance(each, fx.Node) else each
         if isinstance(meaning, int):
             meaning = to_index(meaning)
-        if isinstance(meaning, Buffer) and (meaning in inputs or meaning in results):
-            meaning = _copy(meaning, builder)
+        if isinstance(meaning, Buffer):
+            wanted = _wanted_strides(meaning, each)
+            if meaning in inputs or meaning in results or wanted != meaning.strides:
+                meaning = _copy(meaning, wanted, builder)
         assert meaning is None or isinstance(meaning, Buffer | Index), f"{each} cannot be returned"
         results.append(meaning)
     return tuple(results)
 
 
-def _copy(source: Buffer, builder: Builder) -> Buffer:
+def _wanted_strides(buffer: Buffer, node: object) -> Indices:
+    """How eager lays out what is returned, where that is dense; a dimension of size 1 may lie anyhow."""
+    assert isinstance(node, fx.Node)
+    strides = to_strides(tuple(tensor_of(node).stride()))
+    pairs = zip(buffer.shape, buffer.strides, strides, strict=True)
+    is_same = all(size.constant == 1 or mine == eagers for size, mine, eagers in pairs)
+    return buffer.strides if is_same or not is_dense(buffer.shape, strides) else strides
+
+
+def _copy(source: Buffer, strides: Indices, builder: Builder) -> Buffer:
     """An output has memory of its own, even when the graph returns an input, or one value twice."""
     builder.node_name, builder.origin = f"{source.name}_copy", f"{source.name}: returned"
-    return builder.define(lambda at: Load(source, at), Result(source.dtype, source.shape, source.strides))
+    return builder.define(lambda at: Load(source, at), Result(source.dtype, source.shape, strides))
 
 
 def _result_of(value: torch.Tensor, node: fx.Node) -> Result:
