@@ -25,16 +25,6 @@ CASES = {
         [torch.full((3, 5), torch.nan), floats(2, 3, 4), floats(2, 4, 5)],
         {"beta": 0},
     ),
-    "max_unpool_of_turned_images": (
-        aten.max_unpool3d.default,
-        [
-            floats(1, 2, 3, 2, 2).transpose(1, 4),
-            torch.arange(12).expand(2, 12).reshape(1, 2, 3, 2, 2),
-            [6, 2, 2],
-            [2] * 3,
-        ],
-        {"padding": [0] * 3},
-    ),
     "view_copy_of_what_is_transposed": (aten.view_copy.default, [floats(3, 4).t(), [6, 2]], {}),
     "trilinear": (
         aten._trilinear.default,

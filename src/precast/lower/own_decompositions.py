@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch._decomp import get_decompositions
 
 from precast.lower.grid_sampling import grid_sampler_2d_backward
 from precast.ops.decompositions import DecompositionTable
@@ -112,22 +111,12 @@ def view_copy(source: Tensor, size: Sequence[int]) -> Tensor:
     return source.reshape(size).clone()
 
 
-def max_unpool3d(
-    source: Tensor, indices: Tensor, output_size: Sequence[int], stride: Sequence[int], padding: Sequence[int]
-) -> Tensor:
-    # Torch's rule is written for images that lie row by row.
-    result: Tensor = _UNPOOL(source.contiguous(), indices.contiguous(), output_size, stride, padding)
-    return result
-
-
-_UNPOOL = get_decompositions([_aten.max_unpool3d])[_aten.max_unpool3d.default]
 OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten._cdist_backward.default: cdist_backward,
     _aten._pdist_backward.default: pdist_backward,
     _aten._trilinear.default: trilinear,
     _aten.addbmm.default: addbmm,
     _aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward,
-    _aten.max_unpool3d.default: max_unpool3d,
     _aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     _aten.multilabel_margin_loss_backward.default: multilabel_margin_loss_backward,
     _aten.view_copy.default: view_copy,
