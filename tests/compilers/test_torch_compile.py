@@ -84,3 +84,23 @@ def test_parameters_inside_the_graph_are_read_at_each_call():
     with torch.no_grad():
         model.weight.mul_(2)
     torch.testing.assert_close(run(x), model(x))
+
+
+def test_a_model_that_breaks_the_graph_trains_as_in_eager():
+    class Branching(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+
+        def forward(self, x):
+            y = torch.nn.functional.gelu(self.first(x))
+            y = y * 2 if y.sum().item() > 0 else y - 1
+            return self.second(y)
+
+    torch.manual_seed(0)
+    model, x = Branching(), torch.randn(6, 4)
+    run = torch.compile(model, backend="precast")
+    for inputs in (x, -x):
+        expected = torch.autograd.grad(model(inputs).square().sum(), list(model.parameters()))
+        found = torch.autograd.grad(run(inputs).square().sum(), list(model.parameters()))
+        torch.testing.assert_close(found, expected)
