@@ -43,14 +43,20 @@ def fixed_window(inputs: Index, outputs: Index, size: Index, stride: Index, padd
     return Window(
         inputs,
         outputs,
-        size,
-        floor_divide(reach - 1, stride) + 1,
+        _at_most(size, floor_divide(inputs + padding - 1, step) + 1),
+        _at_most(floor_divide(reach - 1, stride) + 1, outputs),
         lambda o: o * stride - padding,
         lambda o: o * stride - padding + reach,
         # The first window that has not ended before the input.
         lambda i: maximum(floor_divide(i + padding - reach + stride, stride), constant(0)),
         step,
     )
+
+
+def _at_most(count: Index, bound: Index) -> Index:
+    """The smaller of two numbers that are known; a window may be larger than the image."""
+    are_known = count.constant is not None and bound.constant is not None
+    return minimum(count, bound) if are_known else count
 
 
 def adaptive_window(inputs: Index, outputs: Index) -> Window:
