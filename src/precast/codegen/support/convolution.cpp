@@ -117,6 +117,10 @@ void prepare(const convolution_problem& problem, const strided* inputs, const ep
             if (!plan_convolution(problem, engine, wanted, leaves_epilogue ? no_bias : bias, leaves_epilogue ? none : attributes, plan))
                 continue;
             made.leaves_epilogue = leaves_epilogue;
+            if (made.loses_nan(epilogue) && implementation_of(plan).find("gemm:") != std::string_view::npos &&
+                (!post_ops_of(inputs, epilogue, static_cast<bool>(bias), attributes, true) ||
+                 !plan_convolution(problem, engine, wanted, bias, attributes, plan)))
+                continue;
             for (auto which : {source, weights, result})
                 if (!made.add_operand(engine, plan, arguments_of[problem.wanted][which], given[which], which == problem.wanted)) return;
             if (!leaves_epilogue && !made.add_epilogue(engine, inputs, epilogue, bias)) return;
@@ -169,8 +173,14 @@ int32_t run(context* context, convolution_problem problem, const strided* inputs
         });
         if (found->is_ready()) {
             std::vector<const strided*> tensors(problem.operands, problem.operands + operand_count);
+            const nan_watch watch(found->loses_nan(epilogue));
             if (!found->run(*context, cache.engine, std::move(tensors), inputs, epilogue))
                 return fail(PRECAST_FAILED, "oneDNN failed in a convolution");
+            if (watch.saw_one()) {
+                const auto status = run(context, problem, inputs, {nullptr, 0});
+                if (!status) run_epilogue(inputs, computed, epilogue);
+                return status;
+            }
         }
     }
     const bool is_done = found && found->is_ready();

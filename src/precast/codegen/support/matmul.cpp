@@ -151,7 +151,7 @@ bool is_empty(const strided* inputs, const strided& result) {
 
 }  // namespace
 
-int32_t matmul(context* context, const strided* inputs, const strided* outputs, const int64_t*, const epilogue& epilogue) {
+int32_t matmul(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers, const epilogue& epilogue) {
     const auto& result = outputs[0];
     primitive* found = nullptr;
     if (!is_empty(inputs, result) && is_few_rows(inputs, result, epilogue)) {
@@ -164,8 +164,16 @@ int32_t matmul(context* context, const strided* inputs, const strided* outputs, 
         found = &cache.find(key_of(0, inputs, result, 2, epilogue), [&](const engine& engine, primitive& made) {
             prepare(inputs, result, epilogue, engine, made);
         });
-        if (found->is_ready() && !found->run(*context, cache.engine, {&inputs[0], &inputs[1], &result}, inputs, epilogue))
-            return fail(PRECAST_FAILED, "oneDNN failed in a matrix product");
+        if (found->is_ready()) {
+            const nan_watch watch(found->loses_nan(epilogue));
+            if (!found->run(*context, cache.engine, {&inputs[0], &inputs[1], &result}, inputs, epilogue))
+                return fail(PRECAST_FAILED, "oneDNN failed in a matrix product");
+            if (watch.saw_one()) {
+                const auto status = matmul(context, inputs, outputs, numbers, {nullptr, 0});
+                if (!status) run_epilogue(inputs, result, epilogue);
+                return status;
+            }
+        }
     }
     const bool is_done = found && found->is_ready();
     if (!is_done)

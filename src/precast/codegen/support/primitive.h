@@ -4,12 +4,12 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cfloat>
 #include <map>
 #include <unordered_map>
 #include <vector>
 
 #include "context.h"
+#include "nan_watch.h"
 #include "onednn.h"
 #include "packing.h"
 
@@ -55,6 +55,7 @@ public:
     bool is_ready() const { return static_cast<bool>(handle); }
     // Whether the caller must run the epilogue itself, over the result.
     bool leaves_epilogue = false;
+    bool loses_nan(const epilogue& epilogue) const { return !leaves_epilogue && precast::loses_nan(epilogue); }
 
     bool create(const owned_plan& plan) { return dnnl_primitive_create(handle.fill(), plan.get()) == dnnl_success; }
 
@@ -205,8 +206,10 @@ inline bool starts_with_bias(const strided* inputs, const epilogue& epilogue, in
     return true;
 }
 
-// An epilogue as oneDNN's post-ops, from step `first` on.
-inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int first, owned_attributes& attributes) {
+// An epilogue as oneDNN's post-ops, from step `first` on. With `signs_zeros`, for an implementation whose relu gives −0, which
+// adding 0 makes 0.
+inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int first, owned_attributes& attributes,
+                        bool signs_zeros = false) {
     owned_post_ops steps;
     if (dnnl_post_ops_create(steps.fill()) != dnnl_success) return false;
     for (int32_t each = first; each < epilogue.size; ++each) {
@@ -220,8 +223,12 @@ inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int fir
                 status = dnnl_post_ops_append_binary(steps.get(), step.kind == finish_kind::add ? dnnl_binary_add : dnnl_binary_mul,
                                                      layout.get());
                 break;
-            // oneDNN's own relu makes NaN 0. Of x times 0 or 1, as the sign of x says, NaN stays NaN.
-            case finish_kind::relu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_hardswish, FLT_MAX, 0); break;
+            // It makes NaN 0: whoever runs it watches for NaN.
+            case finish_kind::relu:
+                if (!can_watch) return false;
+                status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_relu, 0, 0);
+                if (signs_zeros && status == dnnl_success) status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_linear, 1, 0);
+                break;
             // None of oneDNN's keeps NaN and is exact.
             case finish_kind::relu6: return false;
             case finish_kind::gelu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_erf, 0, 0); break;
