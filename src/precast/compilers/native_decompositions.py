@@ -11,6 +11,7 @@ import torch
 from torch._decomp import get_decompositions
 
 from precast.lower.decomposed import core_operators_taken_apart
+from precast.lower.foreach import foreach_decompositions
 from precast.lower.own_decompositions import OWN_DECOMPOSITIONS
 from precast.lower.registry import lowered_operators
 from precast.ops.decompositions import DecompositionTable, core_decompositions
@@ -44,6 +45,6 @@ class NativeDecompositions(DecompositionTable):
 def native_decompositions() -> NativeDecompositions:
     """The table for the rules there are now."""
     also = {**core_operators_taken_apart(), **get_decompositions(_ALSO_TAKEN_APART), **OWN_DECOMPOSITIONS}
-    table: DecompositionTable = {**core_decompositions, **also}
+    table: DecompositionTable = {**core_decompositions, **also, **foreach_decompositions()}
     kept = set(lowered_operators())
     return NativeDecompositions({operator: rule for operator, rule in table.items() if operator not in kept})
