@@ -35,6 +35,7 @@ def absorb_prologues(program: LoopProgram) -> LoopProgram:
     readers = Counter(buffer for step in program.steps for buffer in read_by(step))
     readers.update(program.outputs)
     names = {buffer.name for buffer in (*program.inputs, *program.outputs, *program.temporaries)}
+    called = {origin for step in program.steps if isinstance(step, LibraryCall) for origin in step.origins}
     loops: dict[Buffer, Kernel] = {}
     steps: list[Step] = []
     for step in program.steps:
@@ -43,11 +44,16 @@ def absorb_prologues(program: LoopProgram) -> LoopProgram:
         absorbed = None
         if isinstance(step, LibraryCall) and step.routine in ROUTINES:
             kernel = loops.get(step.inputs[0].buffer)
-            absorbed = None if kernel is None else _absorb(step, kernel, names)
+            absorbed = None if kernel is None else _absorb(step, _without_origins(kernel, called), names)
             if kernel is not None and absorbed is not None:
                 steps.remove(kernel)
         steps += absorbed or [step]
     return with_steps(program, steps)
+
+
+def _without_origins(kernel: Kernel, called: set[str]) -> Kernel:
+    """The loop without the names of calls whose results it went on with: their work is not this one's."""
+    return replace(kernel, origins=tuple(each for each in kernel.origins if each not in called))
 
 
 def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | None:
