@@ -25,10 +25,10 @@ def group_norm_backward(dy, x, w):
     return aten.native_group_norm_backward(dy, x, mean, rstd, w, 2, 6, 20, 3, [True, True, True])
 
 
-def batch_norm_backward(dy, x, w, training):
+def batch_norm_backward(dy, x, w, training, mask=(True, True, True)):
     mean, rstd = x.mean((0, 2, 3)), (x.var((0, 2, 3), correction=0) + 1e-5).rsqrt()
-    mask = [True, True, True]
-    return aten.native_batch_norm_backward(dy, x, w, mean, rstd.abs(), mean, rstd, training, 1e-5, mask)
+    found = aten.native_batch_norm_backward(dy, x, w, mean, rstd.abs(), mean, rstd, training, 1e-5, mask)
+    return [each for each, is_wanted in zip(found, mask, strict=True) if is_wanted]
 
 
 IMAGE = (2, 6, 4, 5)
@@ -67,6 +67,9 @@ CASES = {
         lambda x: aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-5), [floats(7, 3)]),
     "batch_norm_backward": (
         lambda dy, x, w: batch_norm_backward(dy, x, w, True), [floats(*IMAGE), floats(*IMAGE, seed=1), positive(6)]),
+    "batch_norm_backward_of_weight": (
+        lambda dy, x, w: batch_norm_backward(dy, x, w, True, (False, True, True)),
+        [floats(*IMAGE), floats(*IMAGE, seed=1), positive(6)]),
     "batch_norm_backward_frozen": (
         lambda dy, x, w: batch_norm_backward(dy, x, w, False), [floats(*IMAGE), floats(*IMAGE, seed=1), positive(6)]),
 }  # fmt: skip

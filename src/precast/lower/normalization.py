@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import torch
 
@@ -167,7 +168,9 @@ def gradients(
 ) -> Gradients:
     """Of input, weight and bias, as `mask` asks; without `depends`, mean and spread do not depend on the input."""
     dtype = math_dtype(source.dtype)
-    results = iter(builder.results)
+    # Tracing may tell of gradients that nobody asked for.
+    told = builder.results if len(builder.results) == sum(mask) else tuple(compress(builder.results, mask))
+    results = iter(told)
     count = IndexValue(group.count, dtype)
     kept = tuple(size for dim, size in enumerate(group.shape) if dim not in group.shared)
 
