@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast.capture.call import FlatCall, as_identifier, check_tensors, flatten_call
+from precast.capture.cumulative_average import averages_by_tensors
 from precast.capture.dynamic_shapes import (
     DerivedDim,
     Dim,
@@ -73,7 +74,8 @@ class FlatCallable:
                 )
             stand_in.copy_(value)
 
-        with explained_failures(), watched_python_state(self._function, update_buffer), captured.exchanged():
+        watched = watched_python_state(self._function, update_buffer)
+        with explained_failures(), watched, captured.exchanged(), averages_by_tensors():
             result = run_users_code(self._function, *args, **kwargs)
         outputs, self.out_tree = pytree.tree_flatten(result)
         _check_outputs(outputs)
