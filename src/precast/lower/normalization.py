@@ -155,6 +155,11 @@ def layer_norm(
     return output, as_result(builder, mean, results[1]), as_result(builder, rstd, results[2])
 
 
+def _asked(results: tuple[Result, ...], mask: Sequence[bool]) -> tuple[Result, ...]:
+    """The results that are asked for; of some operators, tracing tells of the others too."""
+    return results if len(results) == sum(mask) else tuple(compress(results, mask))
+
+
 def gradients(
     builder: Builder,
     gradient: Buffer,
@@ -168,9 +173,7 @@ def gradients(
 ) -> Gradients:
     """Of input, weight and bias, as `mask` asks; without `depends`, mean and spread do not depend on the input."""
     dtype = math_dtype(source.dtype)
-    # Tracing may tell of gradients that nobody asked for.
-    told = builder.results if len(builder.results) == sum(mask) else tuple(compress(builder.results, mask))
-    results = iter(told)
+    results = iter(_asked(builder.results, mask))
     count = IndexValue(group.count, dtype)
     kept = tuple(size for dim, size in enumerate(group.shape) if dim not in group.shared)
 
