@@ -248,3 +248,14 @@ def test_a_size_may_be_an_argument_of_its_own(build_cache):
     assert doubled_value.tolist() == [3.0] * 7
     with pytest.raises(ValueError, match="a size is negative"):
         model["forward"](-7, torch.tensor(1.5))
+
+
+def test_inputs_may_lie_otherwise_from_call_to_call(build_cache):
+    entry = compiled(lambda x, y: x * 2 + y, torch.ones(3, 4), torch.ones(3, 4), cache=build_cache)
+    shapes = [torch.randn(3, 4), torch.randn(4, 3).t(), torch.randn(3, 8)[:, ::2], torch.randn(3, 4)]
+    for x in shapes:
+        for y in shapes:
+            (result,) = entry(x, y)
+            assert torch.equal(result, x * 2 + y)
+    (result,) = entry(shapes[1].numpy(), shapes[0].numpy())
+    assert isinstance(result, np.ndarray)

@@ -1,6 +1,7 @@
 """Which compiled variant a call needs: everything about it that tracing looked at."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from precast.tracing.subclasses import is_wrapper
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 # Every call asks these: looking them up each time would show in the cost of a small one.
 _is_any_autocast_enabled, _get_default_dtype = torch._C._is_any_autocast_enabled, torch.get_default_dtype
+_facts = attrgetter("dtype", "shape", "requires_grad", "layout", "is_cpu")
+_stride, _is_neg = torch.Tensor.stride, torch.Tensor.is_neg
 _is_grad_enabled, _is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
@@ -36,6 +39,40 @@ def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
             else _other_key(value)
             for value in values
         ]
+    )
+
+
+class PlainTensors:
+    """A call's values, all of them plain tensors on the CPU, to tell at little cost whether another call's are alike.
+
+    Alike are values of equal ``static_key``. Nothing is hashed, and nothing made that would be hashed.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._types = list(map(type, values))
+        self._facts, self._strides = list(map(_facts, values)), list(map(_stride, values))
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> "PlainTensors | None":
+        """None where anything else is among the values."""
+        return cls(values) if all(map(_is_plain_on_cpu, values)) else None
+
+    def are_like(self, values: Sequence[Any]) -> bool:
+        return (
+            # First of all: what follows may be asked of plain tensors only.
+            list(map(type, values)) == self._types
+            and list(map(_facts, values)) == self._facts
+            and list(map(_stride, values)) == self._strides
+            and not any(map(_is_neg, values))
+        )
+
+
+def _is_plain_on_cpu(value: Any) -> bool:
+    return (
+        type(value) in _PLAIN_TYPES
+        and value.layout is torch.strided
+        and value.is_cpu
+        and not (value.is_neg() or value.is_complex())
     )
 
 

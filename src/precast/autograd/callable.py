@@ -12,13 +12,13 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
 from precast.autograd.ambient import in_ambient
-from precast.autograd.call_key import ambient_key, dynamic_key, static_key, what_changes
+from precast.autograd.call_key import PlainTensors, ambient_key, dynamic_key, static_key, what_changes
 from precast.autograd.call_parts import Gradients
 from precast.autograd.compiled_variant import CompiledVariant
 from precast.autograd.compilers_in_use import CompilersInUse, get_ready
@@ -35,6 +35,17 @@ _log = logging.getLogger("precast.autograd")
 _MANY_VARIANTS = 8
 _MOST_VARIANTS = 64
 _PLAIN = {torch.Tensor}
+
+
+class _Repeated(NamedTuple):
+    """A call that came twice in a row, and so will probably come again."""
+
+    circumstances: tuple[Any, ...]
+    tensors: PlainTensors
+    variant: CompiledVariant
+
+    def is_like(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> bool:
+        return self.circumstances == circumstances and self.tensors.are_like(values) and self.variant.fits(values)
 
 
 class AotCallable:
@@ -61,6 +72,8 @@ class AotCallable:
         self._leading_state = leading_state
         self._log_level = logging.INFO if logs else logging.DEBUG
         self._variants: OrderedDict[Any, list[CompiledVariant]] = OrderedDict()
+        self._latest: CompiledVariant | None = None
+        self._repeated: _Repeated | None = None
         self._sizes_met: set[Any] = set()
         self._slots: ModuleSlots | None = None
         self._lock = threading.RLock()
@@ -95,6 +108,17 @@ class AotCallable:
         return [*slots.read(), *leaves], (tree, slots.modes(), ambient_key())
 
     def _find(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> CompiledVariant | None:
+        repeated = self._repeated
+        if repeated is not None and repeated.is_like(values, circumstances):
+            return repeated.variant
+        found = self._look_up(values, circumstances)
+        is_again = found is not None and found is self._latest
+        tensors = PlainTensors.of(values) if is_again else None
+        self._latest = found
+        self._repeated = _Repeated(circumstances, tensors, found) if found is not None and tensors is not None else None
+        return found
+
+    def _look_up(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> CompiledVariant | None:
         if self._dynamic is not True:
             for variant in self._variants.get((*circumstances, static_key(values)), ()):
                 if variant.fits(values):
@@ -189,6 +213,7 @@ class AotCallable:
             )
         while count > _MOST_VARIANTS:
             _, dropped = self._variants.popitem(last=False)
+            self._latest = self._repeated = None
             count -= len(dropped)
             _log.info("dropped the oldest of %d variants of %s", count + len(dropped), self._name)
 

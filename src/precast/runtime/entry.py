@@ -17,7 +17,9 @@ from precast.runtime.tensors import (
     DTYPES,
     CTensor,
     PackedTensors,
+    RepeatedTensors,
     Tensor,
+    TorchResults,
     allocate,
     allocate_array,
     as_tensor,
@@ -51,10 +53,14 @@ class Entry:
 
     def run(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:
         """Call with tensors that are known to be as many as the entry takes; torch's come back if asked for."""
-        inputs = pack_tensors(tensors)
-        results = [self._allocate(each, layout, like_torch)
-                   for each, layout in zip(self.description.outputs, self._layouts(inputs), strict=True)]  # fmt: skip
-        self.model.run(self.number, inputs, pack_tensors(results))
+        inputs = self._inputs.pack(tensors)
+        if like_torch and self._torch_results is not None:
+            results, outputs = self._torch_results.make()
+        else:
+            layouts = zip(self.description.outputs, self._layouts(inputs), strict=True)
+            results = [self._allocate(each, layout, like_torch) for each, layout in layouts]
+            outputs = pack_tensors(results)
+        self.model.run(self.number, inputs, outputs)
         return tuple(results)
 
     def run_bits(self, tensors: Sequence[Weight]) -> tuple[Weight, ...]:
@@ -64,6 +70,17 @@ class Entry:
                    for each, layout in zip(self.description.outputs, self._layouts(inputs), strict=True)]  # fmt: skip
         self.model.run(self.number, inputs, pack_tensors(results))
         return tuple(results)
+
+    @cached_property
+    def _inputs(self) -> RepeatedTensors:
+        return RepeatedTensors()
+
+    @cached_property
+    def _torch_results(self) -> TorchResults | None:
+        if self._fixed_layouts is None:
+            return None
+        codes = [DTYPES[each.dtype][:2] for each in self.description.outputs]
+        return TorchResults([(code, *layout) for code, layout in zip(codes, self._fixed_layouts, strict=True)])
 
     @cached_property
     def _fixed_layouts(self) -> Sequence[tuple[Sequence[int], Sequence[int]]] | None:

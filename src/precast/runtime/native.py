@@ -142,7 +142,7 @@ class OpenModel:
         self._failures: dict[int, BaseException] = {}
         self._fallback = _FALLBACK(self._guard(fallback)) if fallback else _FALLBACK()
         options = _OpenOptions(ABI_VERSION, threads, self._weights, len(weights), None, self._fallback, None)
-        self.handle = ctypes.c_void_p()
+        self.handle, self._run = ctypes.c_void_p(), library.handle.precast_run
         library.check(library.handle.precast_open(ctypes.byref(options), ctypes.byref(self.handle)), error=ValueError)
 
     def _guard(self, fallback: FallbackFunction) -> Callable[..., int]:
@@ -175,9 +175,10 @@ class OpenModel:
         self.library.check(status, error=ValueError)
 
     def run(self, entry: int, inputs: PackedTensors, outputs: PackedTensors) -> None:
-        function = self.library.handle.precast_run
-        status = function(self.handle, entry, inputs.content, inputs.length, outputs.content, outputs.length)
-        if status != 0 and get_ident() in self._failures:
+        status = self._run(self.handle, entry, inputs.content, inputs.length, outputs.content, outputs.length)
+        if status == 0:
+            return
+        if get_ident() in self._failures:
             raise self._failures.pop(get_ident())
         self.library.check(status, error={2: ValueError, 5: IndexError}.get(status, RuntimeError))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache, partial
+from operator import attrgetter
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from precast.artifact.weights import Weight
 from precast.errors import InputTypeError
-from precast.runtime.memory import take_large
+from precast.runtime.memory import LARGE, take_large
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,6 +53,7 @@ DTYPES = {
 }  # fmt: skip
 _CODES = {name: (code, bits) for code, bits, name in DTYPES.values()}
 _NAMES = {(code, bits): name for code, bits, name in DTYPES.values()}
+_dtype_and_shape = attrgetter("dtype", "shape")
 _SHORT = {(code, bits): short for short, (code, bits, _) in DTYPES.items()}
 
 
@@ -89,10 +91,71 @@ def pack_tensors(tensors: Sequence[Tensor | Weight]) -> PackedTensors:
         _layout(each.dtype, each.shape, each.stride()) if isinstance(each, torch_tensor) else _layout_of(each)
         for each in tensors
     ]
-    fields: list[Any] = [None] * (2 * len(tensors))
-    fields[::2] = [each.data_ptr() if isinstance(each, torch_tensor) else _address(each) for each in tensors]
-    fields[1::2] = [layout.description for layout in layouts]
-    return PackedTensors(_fields_of(len(tensors)).pack(*fields), len(tensors), (tensors, layouts))
+    addresses = [each.data_ptr() if isinstance(each, torch_tensor) else _address(each) for each in tensors]
+    return _Layouts(layouts).pack(tensors, addresses)
+
+
+class _Layouts:
+    """How several tensors lie in memory, as an array of `precast_tensor` that lacks their addresses."""
+
+    def __init__(self, layouts: Sequence[Layout]):
+        self._owners = layouts
+        self._fields: list[Any] = [None] * (2 * len(layouts))
+        self._fields[1::2] = [layout.description for layout in layouts]
+        self._struct = _fields_of(len(layouts))
+
+    def pack(self, tensors: Sequence[object], addresses: Iterable[int]) -> PackedTensors:
+        fields = self._fields.copy()
+        fields[::2] = addresses
+        return PackedTensors(self._struct.pack(*fields), len(tensors), (tensors, self._owners))
+
+
+class RepeatedTensors:
+    """Tensors that one place in a program is given call after call; of torch's, those that lie as before are quick."""
+
+    def __init__(self) -> None:
+        self._known: tuple[list[Any], list[Any], _Layouts] | None = None
+
+    def pack(self, tensors: Sequence[Tensor | Weight]) -> PackedTensors:
+        """What ``pack_tensors`` gives."""
+        torch: Any = sys.modules.get("torch")
+        if torch is None:
+            return pack_tensors(tensors)
+        kind = torch.Tensor
+        try:
+            strides = list(map(kind.stride, tensors))
+        except TypeError:
+            # Not all are torch's.
+            return pack_tensors(tensors)
+        kinds = list(map(_dtype_and_shape, tensors))
+        known = self._known
+        if known is None or known[0] != kinds or known[1] != strides:
+            layouts = [_layout(*facts, steps) for facts, steps in zip(kinds, strides, strict=True)]
+            self._known = known = (kinds, strides, _Layouts(layouts))
+        return known[2].pack(tensors, map(kind.data_ptr, tensors))
+
+
+class TorchResults:
+    """New tensors of torch for the results of one place in a program, which lie the same at every call."""
+
+    def __init__(self, layouts: Sequence[tuple[tuple[int, int], Sequence[int], Sequence[int]]]):
+        torch: Any = sys.modules["torch"]
+        described = []
+        self._make: list[Callable[[], Any]] = []
+        for code, shape, strides in layouts:
+            name, sizes, steps = _NAMES[code], tuple(shape), tuple(strides)
+            described.append(_layout(name, sizes, steps))
+            if _length(sizes, steps) * code[1] // 8 < LARGE:
+                make = partial(torch.empty_strided, sizes, steps, dtype=getattr(torch, name))
+            else:
+                make = partial(_allocate_for_torch, name, sizes, steps, code[1] // 8)
+            self._make.append(make)
+        self._layouts, self._address = _Layouts(described), torch.Tensor.data_ptr
+
+    def make(self) -> tuple[list[Tensor], PackedTensors]:
+        """The tensors, with anything in them, and their description."""
+        results = [make() for make in self._make]
+        return results, self._layouts.pack(results, map(self._address, results))
 
 
 @cache
