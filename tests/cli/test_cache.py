@@ -62,7 +62,7 @@ def test_a_cache_that_may_hold_nothing_is_never_full(run, monkeypatch):
 def test_clear_asks_first(run, filled):
     result = run("clear", input="n\n")
     assert result.exit_code == 1
-    assert f"Remove 2 entries, 200.0 KiB from {filled.directory}?" in result.stdout
+    assert f"Remove 2 entries, 200.0 KiB from {filled.directory}?" in result.stderr
     assert filled.info().entries == 2
 
 
@@ -94,3 +94,18 @@ def test_what_the_system_refuses_is_told_as_an_error(run, monkeypatch):
     result = run("info")
     assert result.exit_code == 1
     assert "File name too long" in result.stderr
+
+
+def test_clear_as_json_tells_what_was_removed(run, filled):
+    result = run("clear", "--yes", "--json")
+    told = json.loads(result.stdout)
+    assert (told["entries"], told["bytes"]) == (2, 204800)
+    assert filled.info().entries == 0
+    assert json.loads(run("clear", "--yes", "--json").stdout)["entries"] == 0
+
+
+def test_the_question_does_not_stand_in_the_json(run, filled):
+    result = run("clear", "--json", input="y\n")
+    assert "Remove 2 entries" in result.stderr
+    # What was typed is echoed by the test's terminal.
+    assert json.loads(result.stdout.removeprefix(" y"))["entries"] == 2

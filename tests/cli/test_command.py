@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import typer
 from typer.testing import CliRunner
 
 from precast import __version__, cli
+from precast.cache import own_sources
+from precast.cli.unexpected import unexpected_message
 from precast.errors import PrecastError
 
 
@@ -90,3 +93,39 @@ def test_options_of_subcommands_are_completed():
     command = [sys.executable, "-m", "precast"]
     result = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
     assert "--threads" in result.stdout
+
+
+BAD_MODEL = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x @ torch.ones(3, 3)
+
+def make():
+    return Net(), (torch.ones(2, 4),)
+"""
+
+
+def test_an_error_of_the_users_program_is_told_with_its_place(tmp_path):
+    (tmp_path / "bad.py").write_text(BAD_MODEL)
+    command = [sys.executable, "-m", "precast", "export", "bad.py:make", "-o", "bad.pt2"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "error: RuntimeError: a and b must have same reduction dim" in result.stderr
+    assert f"at:  {tmp_path / 'bad.py'}:6 in forward" in result.stderr
+    assert "mistake in Precast" not in result.stderr
+
+
+def raised(function):
+    with pytest.raises(Exception) as told:  # noqa: PT011
+        function()
+    return unexpected_message(told.value, told.value.__traceback__)
+
+
+def test_an_error_that_precast_raises_may_be_its_mistake():
+    assert "may be a mistake in Precast" in raised(lambda: own_sources("no such folder"))
+
+
+def test_an_error_that_the_standard_library_raises_for_the_user_is_the_users():
+    assert f"at:  {__file__}" in raised(lambda: json.loads("{"))

@@ -88,6 +88,7 @@ def main() -> None:
 
 
 def _tell_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What nobody foresaw, in one line; where it happened is shown when asked for."""
-    message = f"error: {kind.__name__}: {error}\n  why: this was not expected, and may be a mistake in Precast"
-    typer.echo(f"{message}\n  fix: precast --debug … shows where it happened", err=True)
+    """What nobody foresaw, in a few lines; the way to it is shown when asked for."""
+    from precast.cli.unexpected import unexpected_message
+
+    typer.echo(unexpected_message(error, trace), err=True)

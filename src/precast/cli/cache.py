@@ -43,19 +43,23 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
 
 @app.command()
-def clear(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
+def clear(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was removed as JSON.")] = False,
+) -> None:
     """Remove everything from the cache; what is needed again is compiled again."""
     with _usable_store() as store:
         found = store.info()
-        if not found.entries:
-            typer.echo("The cache is empty.")
-            return
         amount = f"{_entries(found.entries)}, {bytes_text(found.bytes)}"
-        if not yes:
-            typer.confirm(f"Remove {amount} from {found.directory}?", abort=True)
-        with Console(stderr=True).status("Removing…"):
-            store.clear()
-    typer.echo(f"Removed {amount}.")
+        if found.entries and not yes:
+            typer.confirm(f"Remove {amount} from {found.directory}?", abort=True, err=True)
+        if found.entries:
+            with Console(stderr=True).status("Removing…"):
+                found = store.clear()
+    if as_json:
+        typer.echo(json.dumps(_as_json(found), indent=2))
+    else:
+        typer.echo(f"Removed {amount}." if found.entries else "The cache is empty.")
 
 
 @contextmanager
