@@ -211,9 +211,8 @@ private:
             const int64_t top = row * problem.stride(0) - problem.padding(0), bottom = std::min(top + height, x.sizes[2]);
             filled = std::max(filled, top);
             for (; filled < bottom; ++filled)
-                for (int64_t vector = block; vector < block_end; ++vector)
-                    fill({n, filled, first, vector * vector_lanes, lanes_of(vector)}, width, before, sources[vector - block],
-                         ring + (vector - block) * parts.vector_elements() + filled % height * line_size + left * vector_lanes);
+                fill({n, filled, first, channel}, width, block_end - block, before, sources, parts.vector_elements(),
+                     ring + filled % height * line_size + left * vector_lanes);
             const int64_t first_tap = std::max<int64_t>(-top, 0), last_tap = std::min(height, x.sizes[2] - top);
             work.line_count = std::max<int64_t>(last_tap - first_tap, 0);
             for (int64_t tap = 0; tap < work.line_count; ++tap) work.lines[tap] = ring + (top + first_tap + tap) % height * line_size;
@@ -226,26 +225,39 @@ private:
 
     int64_t lanes_of(int64_t vector) const { return std::min(vector_lanes, channels() - vector * vector_lanes); }
 
-    // Pixels of one row and of one vector of channels into the ring.
-    void fill(vector_place place, int64_t width, const depthwise_finish& before, const depthwise_finish::vectors& finish, float* to) const {
+    // Pixels of one row and of some vectors of channels into the ring, as they lie in memory.
+    void fill(vector_place place, int64_t width, int64_t vectors, const depthwise_finish& before,
+              const depthwise_finish::vectors* finishes, int64_t vector_step, float* to) const {
         const int64_t step = x.strides[3];
         const float* from = static_cast<const float*>(x.data) + place.n * x.strides[0] + place.row * x.strides[2] + place.column * step +
                             place.channel;
-        const auto each = [&](auto load, auto change) {
+        const int64_t whole = std::min(vectors, (channels() - place.channel) / vector_lanes);
+        const auto clamp = finishes[0];
+        if (whole == 1 && before.only_clamps()) {
             for (int64_t column = 0; column < width; ++column)
-                store_vector(to + column * vector_lanes, change(load(from + column * step)));
-        };
-        const auto whole = [](const float* at) { return load_vector(at); };
-        const auto part = [&](const float* at) { return load_lanes(at, place.lanes); };
-        const auto clamp = [&](float_vector value) { return finish.clamped(value); };
-        if (place.lanes < vector_lanes) each(part, finish);
-        else if (before.only_clamps()) each(whole, clamp);
-        else each(whole, finish);
-        for (int64_t column = 0; column < width && !before.rest.is_empty(); ++column, ++place.column) {
-            float_vector value[] = {load_vector(to + column * vector_lanes)};
-            before.rest.run(value, place);
-            store_vector(to + column * vector_lanes, value[0]);
+                store_vector(to + column * vector_lanes, clamp.clamped(load_vector(from + column * step)));
+        } else if (before.only_clamps()) {
+            for (int64_t column = 0; column < width; ++column)
+                for (int64_t vector = 0; vector < whole; ++vector)
+                    store_vector(to + vector * vector_step + column * vector_lanes,
+                                 clamp.clamped(load_vector(from + column * step + vector * vector_lanes)));
+        } else {
+            for (int64_t column = 0; column < width; ++column)
+                for (int64_t vector = 0; vector < whole; ++vector)
+                    store_vector(to + vector * vector_step + column * vector_lanes,
+                                 finishes[vector](load_vector(from + column * step + vector * vector_lanes)));
         }
+        for (int64_t column = 0; column < width && whole < vectors; ++column)
+            store_vector(to + whole * vector_step + column * vector_lanes,
+                         finishes[whole](load_lanes(from + column * step + whole * vector_lanes, channels() % vector_lanes)));
+        for (int64_t column = 0; column < width && !before.rest.is_empty(); ++column, ++place.column)
+            for (int64_t vector = 0; vector < vectors; ++vector) {
+                float* at = to + vector * vector_step + column * vector_lanes;
+                float_vector value[] = {load_vector(at)};
+                const int64_t channel = place.channel + vector * vector_lanes;
+                before.rest.run(value, {place.n, place.row, place.column, channel, std::min(vector_lanes, channels() - channel)});
+                store_vector(at, value[0]);
+            }
     }
 
     template <int width, int stride, int tile>
