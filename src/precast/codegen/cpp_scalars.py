@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from precast.codegen.cpp_types import CPP_TYPES, Namer, index_text, literal
+from precast.codegen.cpp_types import CPP_TYPES, ROUNDING, Namer, index_text, literal
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Computed, Index
 from precast.ir.loops.scalars import (
@@ -91,7 +91,7 @@ class Expressions:
             case Load(buffer, indices, guard):
                 element = f"{self.pointers[buffer]}[{_place(buffer.offset(indices), text_of)}]"
                 element = f"({element} != 0)" if buffer.dtype == "bool" else element
-                element = f"precast::cast<float>({element})" if buffer.dtype == "bf16" else element
+                element = f"precast::cast<float>({element})" if buffer.dtype in ROUNDING else element
                 return element if guard is None else f"({text_of(guard)} ? {element} : {CPP_TYPES[value.dtype]}(0))"
             case Constant(number, dtype):
                 return literal(number, dtype)
@@ -99,14 +99,14 @@ class Expressions:
                 return literal(index.constant, dtype)
             case IndexValue(index, dtype):
                 text = f"static_cast<{CPP_TYPES[dtype]}>({_place(index, text_of)})"
-                return f"precast::rounded({text})" if dtype == "bf16" else text
+                return f"{ROUNDING[dtype]}({text})" if dtype in ROUNDING else text
             case Apply(operation, arguments, dtype):
                 return _operation_text(operation, list(map(text_of, arguments)), dtype)
-            case Cast(inner, "f32") if inner.dtype == "bf16":
+            case Cast(inner, "f32") if inner.dtype in ROUNDING:
                 return text_of(inner)
-            case Cast(inner, "bf16"):
+            case Cast(inner, "f16" | "bf16" as dtype):
                 text = _unwrapped(text_of(inner))
-                return f"precast::rounded({text if inner.dtype == 'f32' else f'precast::cast<float>({text})'})"
+                return f"{ROUNDING[dtype]}({text if inner.dtype == 'f32' else f'precast::cast<float>({text})'})"
             case Cast(inner, dtype):
                 return f"precast::cast<{CPP_TYPES[dtype]}>({_unwrapped(text_of(inner))})"
             case Accumulated(accumulator):

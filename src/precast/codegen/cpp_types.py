@@ -10,13 +10,17 @@ from types import MappingProxyType
 
 from precast.ir.loops.index import Atom, Computed, Extreme, Index, Quotient, Symbol, Variable, is_non_negative
 
-# A bfloat16 that is not in memory is a float with few digits: GCC makes no vectors of loops with variables of a class.
+# Half precision outside of memory is a float with few digits: GCC makes no vectors of loops with variables of a class.
 CPP_TYPES = {
-    "f64": "double", "f32": "float", "f16": "precast::float16", "bf16": "float", "i64": "int64_t",
+    "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "int64_t",
     "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "bool",
 }  # fmt: skip
 # GCC does not vectorize what reads a bool from memory, but does what reads a byte.
-MEMORY_TYPES = {**CPP_TYPES, "bf16": "precast::bfloat16", "bool": "uint8_t"}
+MEMORY_TYPES = {**CPP_TYPES, "f16": "precast::float16", "bf16": "precast::bfloat16", "bool": "uint8_t"}
+ROUNDING = {"f16": "precast::rounded_half", "bf16": "precast::rounded"}
+"""Half precision → the function that makes a float one of its numbers."""
+TRUNCATION = {"f16": "precast::truncated_half", "bf16": "precast::truncated"}
+"""Half precision → the function that brings such a float into memory's form."""
 DLPACK_TYPES = {
     "f64": (2, 64), "f32": (2, 32), "f16": (2, 16), "bf16": (4, 16), "i64": (0, 64),
     "i32": (0, 32), "i16": (0, 16), "i8": (0, 8), "u8": (1, 8), "bool": (6, 8),
@@ -64,10 +68,8 @@ def literal(value: float | int | bool, dtype: str) -> str:
     spelling = CPP_TYPES[dtype]
     if dtype == "bool":
         return "true" if value else "false"
-    if dtype == "f16":
-        return f"{spelling}({literal(value, 'f32')})"
-    if dtype == "bf16":
-        return f"precast::rounded({literal(value, 'f32')})"
+    if dtype in ROUNDING:
+        return f"{ROUNDING[dtype]}({literal(value, 'f32')})"
     if dtype in ("f32", "f64"):
         return _float_literal(float(value), dtype)
     # The smallest 64-bit number has no literal of its own: C++ reads a minus and a number that is too large.

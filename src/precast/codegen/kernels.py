@@ -24,7 +24,7 @@ from precast.codegen.accumulators import (
     with_parts,
 )
 from precast.codegen.cpp_scalars import Expressions, subscript_text
-from precast.codegen.cpp_types import CPP_TYPES, MEMORY_TYPES, Namer, identifier, index_text
+from precast.codegen.cpp_types import CPP_TYPES, MEMORY_TYPES, TRUNCATION, Namer, identifier, index_text
 from precast.codegen.work import condition, may_be_large
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, Symbol, Variable, atom, atoms, coefficient_of, constant
@@ -158,12 +158,12 @@ class _KernelWriter:
         names = {each: subscript_text(each, f"({values[id(each.value)]})") for each in offset.computed}
         element = f"{self.pointers[store.buffer]}[{index_text(offset, names)}]"
         value, dtype = values[id(store.value)], store.buffer.dtype
-        value = f"precast::truncated({value})" if dtype == "bf16" else value
+        value = f"{TRUNCATION[dtype]}({value})" if dtype in TRUNCATION else value
         if store.combine is None:
             text = f"{element} = {value};"
         elif dtype == "bool":
             text = f"{element} {'|' if store.combine in ('sum', 'max') else '&'}= {value};"
-        elif dtype in ("f16", "bf16"):
+        elif dtype in TRUNCATION:
             text = f"{element} = precast::combine_{store.combine}({element}, {value});"
         else:
             text = combined(store.combine, element, value)

@@ -27,7 +27,40 @@ inline bfloat16 truncated(float value) {
     return result;
 }
 
-using float16 = _Float16;
+// The nearest number that is a float16, ties to even: 11 digits, fewer below 2⁻¹⁴, infinity from 2¹⁶ on. In whole numbers, as GCC
+// makes no vectors of its own conversions.
+inline float rounded_half(float value) {
+    const uint32_t raw = to_bits(value), size = raw & 0x7fffffffu;
+    const uint32_t nearest = (size + 0xfffu + ((size >> 13) & 1u)) & 0xffffe000u;
+    const uint32_t usual = nearest >= 0x47800000u ? 0x7f800000u : nearest;
+    // The last place of a number between a half and 1 is that of the smallest.
+    const uint32_t small = to_bits((from_bits<float>(size) + 0.5f) - 0.5f);
+    const uint32_t number = size < 0x38800000u ? small : usual;
+    return from_bits<float>((size > 0x7f800000u ? 0x7fc00000u : number) | (raw & 0x80000000u));
+}
+
+struct float16 {
+    uint16_t bits;
+    float16() = default;
+    explicit inline float16(float value);
+    operator float() const {
+        // The exponent moves by a product, which small numbers bear too; infinity and NaN have the largest there is.
+        const uint32_t size = (bits & 0x7fffu) << 13, largest = size >= 0x0f800000u ? 0x7f800000u : 0u;
+        return from_bits<float>(to_bits(from_bits<float>(size) * 0x1p112f) | largest | (bits & 0x8000u) << 16);
+    }
+};
+
+// Of a number that is a float16 already.
+inline float16 truncated_half(float value) {
+    const uint32_t raw = to_bits(value), size = raw & 0x7fffffffu;
+    const uint32_t usual = (size - 0x38000000u) >> 13, small = to_bits(from_bits<float>(size) + 0.5f) - 0x3f000000u;
+    const uint32_t special = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    const uint32_t number = size >= 0x7f800000u ? special : size < 0x38800000u ? small : usual;
+    float16 result;
+    result.bits = static_cast<uint16_t>(number | (raw >> 16 & 0x8000u));
+    return result;
+}
+inline float16::float16(float value) : float16(truncated_half(rounded_half(value))) {}
 
 template <class T>
 constexpr T infinity = std::numeric_limits<T>::infinity();
