@@ -30,6 +30,7 @@ from precast.lower.epilogues import absorb_epilogues
 from precast.lower.inline import inline_producers
 from precast.lower.layouts import channels_last
 from precast.lower.merge import merge_kernels
+from precast.lower.overwrite import overwrite_dying
 from precast.lower.padded_convolutions import fold_padding
 from precast.lower.prologues import absorb_prologues
 from precast.lower.rounding import keep_single_precision
@@ -56,6 +57,7 @@ def fuse(program: LoopProgram) -> LoopProgram:
         collapse_loops,
         order_loops,
         tidy_names,
+        overwrite_dying,
     ):
         program = fusing_pass(program)
     return program

@@ -1,0 +1,150 @@
+"""Let a loop overwrite what it reads last, so that both need one place in memory.
+
+Before::
+
+    t = matmul(…)
+    for i0, i1:  result[i0, i1] = sin(t[i0, i1])
+
+After::
+
+    result = matmul(…)
+    for i0, i1:  result[i0, i1] = sin(result[i0, i1])
+
+It is one buffer then, and not two at one place: a kernel's pointers are promised not to overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.index import Variable, atoms
+from precast.ir.loops.program import (
+    Check,
+    FallbackStep,
+    Kernel,
+    LibraryCall,
+    Loop,
+    LoopProgram,
+    Statement,
+    Step,
+    Store,
+    loads_of,
+    read_by,
+    stores_of,
+    with_steps,
+    written_by,
+)
+from precast.ir.loops.rewriting import replace_buffers
+
+
+def overwrite_dying(program: LoopProgram) -> LoopProgram:
+    """Give a temporary that is read for the last time the memory of what is written there."""
+    first, last = _first_and_last_uses(program)
+    free, taken = set(program.temporaries), dict[Buffer, Buffer]()
+    for number, step in enumerate(program.steps):
+        if not isinstance(step, Kernel):
+            continue
+        dying = [each for each in step.read if each in free and last[each] == number and first[each] < number]
+        for target in step.written:
+            is_new = first[target] == number and target not in program.inputs
+            source = next((each for each in dying if _may_overwrite(step, each, target)), None) if is_new else None
+            if source is not None:
+                dying.remove(source)
+                taken[source] = target
+    return with_steps(program, [_with_buffers(step, _resolved(taken)) for step in program.steps]) if taken else program
+
+
+def _first_and_last_uses(program: LoopProgram) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
+    first, last = dict[Buffer, int](), dict[Buffer, int]()
+    for number, step in enumerate(program.steps):
+        for buffer in (*read_by(step), *written_by(step)):
+            first.setdefault(buffer, number)
+            last[buffer] = number
+    return first, last
+
+
+def _may_overwrite(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
+    """Whether every element of `source` has been read when that of `target` is written, in whatever order loops run."""
+    alike = (source.dtype, source.shape, source.strides) == (target.dtype, target.shape, target.strides)
+    stores = [store for store in stores_of(kernel.body) if store.buffer == target]
+    if not alike or source in kernel.written or len(stores) != 1 or not stores[0].is_plain:
+        return False
+    match kernel.body:
+        case (Loop(variables, body),):
+            return _is_read_before(source, stores[0], variables, body)
+    return False
+
+
+def _is_read_before(source: Buffer, store: Store, outer: tuple[Variable, ...], body: tuple[Statement, ...]) -> bool:
+    """The same for the body of a kernel's outermost loop, whose iterations may run side by side."""
+    place = next(number for number, part in enumerate(body) if store in stores_of((part,)))
+    own = _subscripts_of(outer, store)
+    before, beside, after = (
+        [load for load in loads_of(part) if load.buffer == source]
+        for part in (body[:place], (body[place],), body[place + 1 :])
+    )
+    return (
+        not after
+        and all(load.indices == store.indices for load in beside)
+        and all(part is store for part in _readers(body[place], source))
+        # Earlier loops may read all that this iteration, and no other, is going to write.
+        and (not before or own is not None)
+        and all(load.indices[dim] == store.indices[dim] for load in before for dim in own or ())
+    )
+
+
+def _subscripts_of(outer: tuple[Variable, ...], store: Store) -> list[int] | None:
+    """The dimensions that the outermost loop alone decides; None if it decides others together with inner loops.
+
+    No two iterations write one element: those of the outermost loop differ in these dimensions.
+    """
+    own = []
+    for dim, index in enumerate(store.indices):
+        variables = {each for each in atoms(index) if isinstance(each, Variable)}
+        if variables <= set(outer):
+            own.append(dim)
+        elif variables & set(outer):
+            return None
+    return own
+
+
+def _readers(part: Statement, source: Buffer) -> Iterator[Statement]:
+    """The innermost statements in `part` that read `source`."""
+    if isinstance(part, Loop):
+        for each in part.body:
+            yield from _readers(each, source)
+    elif any(load.buffer == source for load in loads_of((part,))):
+        yield part
+
+
+def _resolved(taken: dict[Buffer, Buffer]) -> dict[Buffer, Buffer]:
+    """Where each goes in the end: what was given away may be given on."""
+
+    def end(buffer: Buffer) -> Buffer:
+        while buffer in taken:
+            buffer = taken[buffer]
+        return buffer
+
+    return {buffer: end(buffer) for buffer in taken}
+
+
+def _with_buffers(step: Step, names: dict[Buffer, Buffer]) -> Step:
+    if not any(buffer in names for buffer in (*read_by(step), *written_by(step))):
+        return step
+    match step:
+        case Kernel():
+            return replace(step, body=replace_buffers(step.body, names))
+        case LibraryCall():
+            inputs, outputs = (
+                tuple(replace(view, buffer=names.get(view.buffer, view.buffer)) for view in views)
+                for views in (step.inputs, step.outputs)
+            )
+            return replace(step, inputs=inputs, outputs=outputs)
+        case FallbackStep():
+            inputs_of, outputs_of = (tuple(names.get(each, each) for each in buffers)
+                                     for buffers in (step.inputs, step.outputs))  # fmt: skip
+            return replace(step, inputs=inputs_of, outputs=outputs_of)
+        case Check():
+            return replace(step, failed=names.get(step.failed, step.failed))
