@@ -4,9 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from precast.build.library import build
+from precast.cache import Store
+from precast.codegen.generate import generate
 from precast.ir.loops.interpreter import interpret
 from precast.ir.loops.program import LibraryCall
 from precast.lower.fuse import fuse
+from precast.runtime import open_library
 from tests.lower.cases import check_case, floats, open_cases
 from tests.lower.numbers import assert_right
 from tests.lower.pipeline import lowered, make_entry, open_entries
@@ -143,3 +147,14 @@ def test_threads_share_the_work(tmp_path):
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(*results)
+
+
+def test_a_processor_without_wide_vectors_computes_the_same(tmp_path):
+    function, inputs = convolved(2, 1, lambda x: F.relu6(normalized(x).tanh() * 4), F.relu6), operands(24)
+    entry = make_entry(lowered(function, *inputs))
+    (call,) = (step for step in entry.program.steps if getattr(step, "routine", "") == "depthwise_convolution")
+    assert call.prologue
+    sources, store = generate([entry]), Store(tmp_path, limit=2**30)
+    library = build(sources, store=store, extra_flags=["-march=x86-64", "-O1", "-Wno-psabi"])
+    (ours,) = open_library(library.path, needs=library.needs)["forward"](*inputs)
+    assert_right(ours, function(*inputs), function(*(each.double() for each in inputs)), sums=True)
