@@ -16,10 +16,10 @@ TYPES = (
 )  # fmt: skip
 # Core operators that torch's database knows by the functions that call them.
 CALLERS = {
-    "__getitem__", "cdist", "nn.functional.adaptive_avg_pool2d",
-    "nn.functional.batch_norm", "nn.functional.conv1d", "nn.functional.conv2d", "nn.functional.conv3d",
-    "nn.functional.conv_transpose2d", "nn.functional.dropout", "nn.functional.embedding",
-    "nn.functional.interpolate.bicubic", "nn.functional.interpolate.bilinear", "nn.functional.interpolate.nearest",
+    "__getitem__", "cdist", "nn.functional.adaptive_avg_pool2d", "nn.functional.batch_norm", "nn.functional.conv1d",
+    "nn.functional.conv2d", "nn.functional.conv3d", "nn.functional.conv_transpose2d", "nn.functional.dropout",
+    "nn.functional.embedding", "nn.functional.group_norm", "nn.functional.interpolate.bicubic",
+    "nn.functional.interpolate.bilinear", "nn.functional.interpolate.nearest", "nn.functional.layer_norm",
     "nn.functional.max_pool2d", "nn.functional.max_pool3d", "nn.functional.pad.reflect", "nn.functional.pad.replicate",
     "nn.functional.pdist", "nn.functional.upsample_bilinear", "nn.functional.upsample_nearest", "to",
 }  # fmt: skip
