@@ -47,6 +47,8 @@ class Expressions:
 
     def __init__(self, namer: Namer, pointers: dict[Buffer, str], accumulators: dict[Accumulator, str]):
         self.namer, self.pointers, self.accumulators = namer, pointers, accumulators
+        self.tiles: dict[tuple[Buffer, Index], str] = {}
+        """What was read before into local memory, by buffer and place."""
 
     def write(self, roots: Sequence[Scalar]) -> tuple[list[str], list[str]]:
         """Declarations of local constants, and the text of each root, for one loop body."""
@@ -89,7 +91,8 @@ class Expressions:
     def _text(self, value: Scalar, text_of: Callable[[Scalar], str]) -> str:
         match value:
             case Load(buffer, indices, guard):
-                element = f"{self.pointers[buffer]}[{_place(buffer.offset(indices), text_of)}]"
+                offset = buffer.offset(indices)
+                element = self.tiles.get((buffer, offset)) or f"{self.pointers[buffer]}[{_place(offset, text_of)}]"
                 element = f"({element} != 0)" if buffer.dtype == "bool" else element
                 element = f"precast::cast<float>({element})" if buffer.dtype in ROUNDING else element
                 return element if guard is None else f"({text_of(guard)} ? {element} : {CPP_TYPES[value.dtype]}(0))"

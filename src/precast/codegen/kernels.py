@@ -25,6 +25,7 @@ from precast.codegen.accumulators import (
 )
 from precast.codegen.cpp_scalars import Expressions, subscript_text
 from precast.codegen.cpp_types import CPP_TYPES, MEMORY_TYPES, TRUNCATION, Namer, identifier, index_text
+from precast.codegen.tiles import TILE, Crossing, Tiles, crossing
 from precast.codegen.work import condition, may_be_large
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, Symbol, Variable, atom, atoms, coefficient_of, constant
@@ -51,8 +52,6 @@ SHORT = 8
 LANES = 256
 """How many iterations of an outer loop are carried through an inner loop together, at most."""
 FEWEST_LANES = 64
-TILE, TILE_ACROSS = 16, 64
-"""How many iterations run together of a loop that writes along memory, and of one that reads along it."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +174,8 @@ class _KernelWriter:
         lines = self.declare(loop.accumulators)
         if loop.accumulators and loop.variables and not _has_inner_loop(loop):
             return lines + self.reduction(loop)
-        if (across := _crossing(loop)) is not None:
-            return self.tiled(loop, across, is_outermost=is_outermost)
+        if (directions := crossing(loop)) is not None:
+            return self.tiled(loop, directions, is_outermost=is_outermost)
         pragmas = _pragmas(loop, is_outermost=is_outermost, is_innermost=not _has_inner_loop(loop))
         inner = _scoped(self.body(loop.body), is_alone=bool(loop.variables))
         for position, variable in reversed(list(enumerate(loop.variables))):
@@ -184,18 +183,14 @@ class _KernelWriter:
             inner = [*pragma, _header(variable), *_indented(inner), "}"]
         return lines + inner
 
-    def tiled(self, loop: Loop, across: Variable, *, is_outermost: bool) -> list[str]:
-        """A nest in tiles of its last variable and of `across`, along which some of what is read lies side by side."""
-        *outer, last = (each for each in loop.variables if each != across)
-        blocks = {each: self.namer.fresh(f"{each.name}_block") for each in (across, last)}
-        sizes = {across: TILE_ACROSS, last: TILE}
-        inner = _scoped(self.body(loop.body), is_alone=True)
-        for each in (last, across):
-            stop = f"std::min<int64_t>({blocks[each]} + {sizes[each]}, {index_text(each.extent)})"
-            pragma = ["#pragma omp simd"] if each is last else []
-            inner = [*pragma, _header(each, (blocks[each], stop)), *_indented(inner), "}"]
+    def tiled(self, loop: Loop, directions: Crossing, *, is_outermost: bool) -> list[str]:
+        """A nest in tiles of two of its variables: memory is read along the one and written along the other."""
+        outer = [each for each in loop.variables if each not in (directions.across, directions.last)]
+        blocks = {each: self.namer.fresh(f"{each.name}_block") for each in (directions.across, directions.last)}
+        tiles = Tiles(directions, blocks, self.pointers)
+        inner = tiles.copy(loop) or self.tile(loop, tiles)
         headers = [_header(each) for each in outer]
-        headers += [f"for (int64_t {block} = 0; {block} < {index_text(each.extent)}; {block} += {sizes[each]}) {{"
+        headers += [f"for (int64_t {block} = 0; {block} < {index_text(each.extent)}; {block} += {TILE}) {{"
                     for each, block in blocks.items()]  # fmt: skip
         for header in reversed(headers):
             inner = [header, *_indented(inner), "}"]
@@ -204,6 +199,15 @@ class _KernelWriter:
             *([f"#pragma omp parallel for collapse({len(headers)}){condition(loop)}"] if is_parallel else []),
             *inner,
         ]
+
+    def tile(self, loop: Loop, tiles: Tiles) -> list[str]:
+        lines, self.expressions.tiles = tiles.read(loop, self.namer)
+        inner = _scoped(self.body(loop.body), is_alone=True)
+        self.expressions.tiles = {}
+        for each, pragma in ((tiles.directions.last, ["#pragma omp simd"]), (tiles.directions.across, [])):
+            stop = f"std::min<int64_t>({tiles.blocks[each]} + {TILE}, {index_text(each.extent)})"
+            inner = [*pragma, _header(each, (tiles.blocks[each], stop)), *_indented(inner), "}"]
+        return lines + inner
 
     def reduction(self, loop: Loop, bounds: tuple[str, str] | None = None) -> list[str]:
         """An innermost loop that reduces into totals declared before; `bounds` are those of its first variable."""
@@ -369,19 +373,6 @@ def _runs_along_outer(loop: Loop) -> bool:
                     score += coefficient_of(offset, loop.variables[-1]) == constant(1)
                     score -= strides[-1] == constant(1)
     return score > 0
-
-
-def _crossing(loop: Loop) -> Variable | None:
-    """The variable along which a plain nest reads side by side what its last variable steps over, if both are long."""
-    if len(loop.variables) < 2 or loop.accumulators or _has_inner_loop(loop):
-        return None
-    *outer, last = loop.variables
-    if _is_at_most(last.extent, TILE) or not all(store.is_plain for store in stores_of(loop.body)):
-        return None
-    offsets = [load.buffer.offset(load.indices) for load in loads_of(loop.body)]
-    far = [offset for offset in offsets if coefficient_of(offset, last) not in (constant(0), constant(1), None)]
-    found = (each for each in outer if any(coefficient_of(offset, each) == constant(1) for offset in far))
-    return next((each for each in found if not _is_at_most(each.extent, TILE)), None)
 
 
 def _lane_count(extent: Index) -> int:

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "elements.h"
+#include "precast_tiles.h"
 #include "vectors.h"
 
 namespace precast {
@@ -59,32 +60,6 @@ inline void multiply_block(int64_t rows, int64_t columns, int64_t depth, left_ma
         multiply_column<wide_vectors>(rows, left, right + column, right_row, result + column, result_row, depth, adds);
     for (; column < columns; column += vector_lanes)
         multiply_column<1>(rows, left, right + column, right_row, result + column, result_row, depth, adds);
-}
-
-// A square of lines with rows and columns swapped: rounds of taking every other element of two lines.
-inline void transpose(float_vector (&lines)[vector_lanes]) {
-    typedef int32_t choice __attribute__((vector_size(vector_lanes * sizeof(float))));
-    choice low, high;
-    for (int64_t each = 0; each < vector_lanes; ++each) {
-        low[each] = static_cast<int32_t>(each / 2 + each % 2 * vector_lanes);
-        high[each] = static_cast<int32_t>(low[each] + vector_lanes / 2);
-    }
-    for (int64_t round = 1; round < vector_lanes; round *= 2) {
-        float_vector next[vector_lanes];
-        for (int64_t each = 0; each < vector_lanes / 2; ++each) {
-#if defined(__clang__)
-            for (int64_t lane = 0; lane < vector_lanes; ++lane) {
-                const auto &even = lines[each], &odd = lines[each + vector_lanes / 2];
-                next[2 * each][lane] = lane % 2 ? odd[lane / 2] : even[lane / 2];
-                next[2 * each + 1][lane] = lane % 2 ? odd[(lane + vector_lanes) / 2] : even[(lane + vector_lanes) / 2];
-            }
-#else
-            next[2 * each] = __builtin_shuffle(lines[each], lines[each + vector_lanes / 2], low);
-            next[2 * each + 1] = __builtin_shuffle(lines[each], lines[each + vector_lanes / 2], high);
-#endif
-        }
-        std::memcpy(lines, next, sizeof next);
-    }
 }
 
 // Rows are short: calling memcpy takes longer than copying.
