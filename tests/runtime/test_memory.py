@@ -4,6 +4,7 @@ import copy
 import ctypes
 import gc
 import multiprocessing
+import resource
 import threading
 from itertools import pairwise
 
@@ -158,3 +159,25 @@ def test_a_forked_process_has_memory_of_its_own():
     assert queue.get(timeout=30) == b"y"
     child.join()
     assert block[0] == b"x"
+
+
+def faults_of(act):
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    act()
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_blocks_that_were_made_ready_have_their_pages(threads):
+    memory = RecycledMemory(1 << 30)
+    blocks = [memory.take(10_000_001) for _ in range(4)]
+    memory.make_ready(threads)
+    assert faults_of(lambda: [ctypes.memset(block, 1, len(block)) for block in blocks]) < 1000
+    assert all(block[len(block) - 1] == b"\x01" for block in blocks)
+
+
+def test_few_fresh_pages_are_left_to_come_when_they_are_touched():
+    memory = RecycledMemory(1 << 30)
+    block = memory.take(4 << 20)
+    assert faults_of(lambda: memory.make_ready(2)) < 100
+    assert faults_of(lambda: ctypes.memset(block, 1, len(block))) >= 1000

@@ -13,14 +13,18 @@ import os
 import weakref
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from functools import cache
-from threading import Lock
+from threading import Lock, Thread
 
 LARGE = 1 << 18
 """From how many bytes on a result is worth the bookkeeping."""
 _PAGE = 4096
 _PATIENCE = 4096
 """After how many results pages that none of them used are given back."""
+_POPULATE_WRITE = 23
+_MANY_PAGES = 1 << 24
+"""From how many fresh bytes on it pays to ask for all their pages at once."""
 
 Block = ctypes.Array[ctypes.c_char]
 
@@ -35,7 +39,7 @@ class RecycledMemory:
         self._free = [(0, capacity)]
         self._returned: deque[tuple[int, int]] = deque()
         self._lock = Lock()
-        self._touched = self._recently_touched = self._taken = 0
+        self._touched = self._recently_touched = self._taken = self._ready = 0
 
     @property
     def touched(self) -> int:
@@ -55,6 +59,26 @@ class RecycledMemory:
         # It may die in any thread, even in this one while the lock is held: so it is only noted.
         weakref.finalize(block, self._returned.append, (start, room)).atexit = False
         return block
+
+    def make_ready(self, threads: int) -> None:
+        """Have the system put pages behind blocks that are about to be written: cheaper than one by one, as they are.
+
+        Where the system knows no such request, they come when they are touched.
+        """
+        with self._lock:
+            start, stop = self._ready, self._touched
+            if stop - start < _MANY_PAGES:
+                return
+            self._ready = stop
+        share = -(-(stop - start) // threads // _PAGE) * _PAGE
+        origin = ctypes.addressof(ctypes.c_char.from_buffer(self._range))
+        parts = [(origin + begin, min(share, stop - begin), _POPULATE_WRITE) for begin in range(start, stop, share)]
+        others = [Thread(target=_system_call(), args=part) for part in parts[1:]]
+        for thread in others:
+            thread.start()
+        _system_call()(*parts[0])
+        for thread in others:
+            thread.join()
 
     def _place(self, room: int) -> int | None:
         for position, (start, size) in enumerate(self._free):
@@ -92,6 +116,16 @@ class RecycledMemory:
         if start < self._touched:
             self._range.madvise(mmap.MADV_DONTNEED, start, self._touched - start)
             self._touched = start
+            self._ready = min(self._ready, start)
+
+
+@cache
+def _system_call() -> Callable[[int, int, int], int]:
+    """``madvise`` for any address, which does not keep other threads of Python waiting."""
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    made: Callable[[int, int, int], int] = function
+    return made
 
 
 @cache
@@ -111,3 +145,10 @@ def take_large(size: int) -> Block | None:
     """Recycled memory for a large result; None for one that is small, or where there is none."""
     memory = recycled_memory() if size >= LARGE else None
     return memory.take(size) if memory else None
+
+
+def make_ready(threads: int) -> None:
+    """Give the blocks taken so far their pages, by so many threads, where they have none."""
+    memory = recycled_memory()
+    if memory is not None:
+        memory.make_ready(threads)

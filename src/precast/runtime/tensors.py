@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache, partial
 from operator import attrgetter
 from struct import Struct
@@ -14,7 +14,7 @@ import numpy as np
 
 from precast.artifact.weights import Weight
 from precast.errors import InputTypeError
-from precast.runtime.memory import LARGE, take_large
+from precast.runtime.memory import LARGE, make_ready, take_large
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -141,7 +141,7 @@ class TorchResults:
     def __init__(self, layouts: Sequence[tuple[tuple[int, int], Sequence[int], Sequence[int]]]):
         torch: Any = sys.modules["torch"]
         described = []
-        self._make: list[Callable[[], Any]] = []
+        self._make: list[partial[Any]] = []
         for code, shape, strides in layouts:
             name, sizes, steps = _NAMES[code], tuple(shape), tuple(strides)
             described.append(_layout(name, sizes, steps))
@@ -150,11 +150,15 @@ class TorchResults:
             else:
                 make = partial(_allocate_for_torch, name, sizes, steps, code[1] // 8)
             self._make.append(make)
+        self._has_large = any(make.func is _allocate_for_torch for make in self._make)
+        self._threads = torch.get_num_threads
         self._layouts, self._address = _Layouts(described), torch.Tensor.data_ptr
 
     def make(self) -> tuple[list[Tensor], PackedTensors]:
         """The tensors, with anything in them, and their description."""
         results = [make() for make in self._make]
+        if self._has_large:
+            make_ready(self._threads())
         return results, self._layouts.pack(results, map(self._address, results))
 
 
