@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import precast
+from precast.autograd.state_slots import ModuleSlots
 from precast.compilers.native_frozen import freeze_graph
 from precast.errors import FreezeError
 from tests.lower.pipeline import trace
@@ -109,3 +110,13 @@ def test_what_depends_on_constants_alone_is_computed_once():
     graph = freeze_graph(traced, {weight: torch.ones(4, 4)})
     assert sorted(targets(graph)) == ["aten.add.Tensor", "aten.add.Tensor", "aten.arange.default"]
     torch.testing.assert_close(graph(torch.zeros(4, 4)), run(torch.zeros(4, 4), torch.ones(4, 4)))
+
+
+def test_calls_like_the_first_do_not_read_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, images = network(), torch.randn(2, 3, 8, 8)
+    compiled = frozen(module)
+    with torch.no_grad():
+        compiled(images)
+        monkeypatch.setattr(ModuleSlots, "read", lambda slots: pytest.fail("the state was read again"))
+        for _ in range(3):
+            torch.testing.assert_close(compiled(images), module(images))

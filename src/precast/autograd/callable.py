@@ -38,14 +38,19 @@ _PLAIN = {torch.Tensor}
 
 
 class _Repeated(NamedTuple):
-    """A call that came twice in a row, and so will probably come again."""
+    """A call that came twice in a row, and so will probably come again. The first ``held`` values cannot change."""
 
     circumstances: tuple[Any, ...]
+    held: int
     tensors: PlainTensors
     variant: CompiledVariant
 
     def is_like(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> bool:
-        return self.circumstances == circumstances and self.tensors.are_like(values) and self.variant.fits(values)
+        return (
+            self.circumstances == circumstances
+            and self.tensors.are_like(values[self.held :])
+            and self.variant.fits(values)
+        )
 
 
 class AotCallable:
@@ -76,6 +81,8 @@ class AotCallable:
         self._repeated: _Repeated | None = None
         self._sizes_met: set[Any] = set()
         self._slots: ModuleSlots | None = None
+        self._holds_state: bool = getattr(compilers.inference, "holds_state", False)
+        self._held: list[torch.Tensor] = []
         self._lock = threading.RLock()
         self._warned = False
 
@@ -103,9 +110,14 @@ class AotCallable:
         else:
             leaves, tree = pytree.tree_flatten((args, kwargs))
         slots = self._slots
+        if self._holds_state and slots is not None:
+            return [*self._held, *leaves], (tree, slots.modes(), ambient_key())
         if slots is None or not slots.is_current():
             slots = self._slots = ModuleSlots(self._function)
-        return [*slots.read(), *leaves], (tree, slots.modes(), ambient_key())
+        state = slots.read()
+        if self._holds_state:
+            self._held = state
+        return [*state, *leaves], (tree, slots.modes(), ambient_key())
 
     def _find(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> CompiledVariant | None:
         repeated = self._repeated
@@ -113,9 +125,11 @@ class AotCallable:
             return repeated.variant
         found = self._look_up(values, circumstances)
         is_again = found is not None and found is self._latest
-        tensors = PlainTensors.of(values) if is_again else None
-        self._latest = found
-        self._repeated = _Repeated(circumstances, tensors, found) if found is not None and tensors is not None else None
+        held = len(self._held)
+        tensors = PlainTensors.of(values[held:]) if is_again else None
+        self._latest, self._repeated = found, None
+        if found is not None and tensors is not None:
+            self._repeated = _Repeated(circumstances, held, tensors, found)
         return found
 
     def _look_up(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> CompiledVariant | None:

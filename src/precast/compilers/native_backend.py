@@ -54,6 +54,11 @@ class NativeCompiler:
         """Whose numbers its programs draw."""
         return as_options(self.options).random
 
+    @property
+    def holds_state(self) -> bool:
+        """Whether parameters and buffers become constants at the first call, so that later calls need not read them."""
+        return as_options(self.options).freeze
+
     def drawing_as_torch(self) -> NativeCompiler:
         """The same with eager's numbers, which any compiler's backward can draw again."""
         return self.with_options(replace(as_options(self.options), random="eager"))
