@@ -14,6 +14,13 @@ from precast.runtime.tensors import CTensor
 OK, INVALID, MISMATCH = 0, 1, 2
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_printed(capfd):
+    """Whatever a program asks for, rightly or wrongly, its own streams stay its own."""
+    yield
+    assert capfd.readouterr() == ("", "")
+
+
 class OpenOptions(ctypes.Structure):
     _fields_ = (
         ("abi_version", ctypes.c_uint32),
