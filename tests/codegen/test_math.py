@@ -17,11 +17,12 @@ EXACT = {
     "exp": mpmath.exp,
     "expm1": mpmath.expm1,
     "log": mpmath.log,
+    "log1p": mpmath.log1p,
     "tanh": mpmath.tanh,
     "erf": mpmath.erf,
     "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
 }
-NUMPY = {"exp": np.exp, "expm1": np.expm1, "log": np.log, "tanh": np.tanh}
+NUMPY = {"exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "tanh": np.tanh}
 
 
 def stated_bounds():
@@ -61,7 +62,8 @@ def points(name, dtype):
     parts = [random.uniform(-1, 1, 800), random.uniform(-10, 10, 800), random.uniform(-large, large, 400),
              random.normal(size=300) * 10.0 ** random.uniform(-30, 0, 300)]  # fmt: skip
     values = np.concatenate(parts).astype(dtype)
-    return np.abs(values) if name == "log" else values
+    lowest = {"log": 0, "log1p": -1}.get(name, -np.inf)
+    return np.where(values > lowest, values, np.abs(values))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -3,9 +3,9 @@
 // NaN stays NaN, infinities and signed zeros behave as in the C library, results below the normal range are kept.
 // Largest error against the exact value, in units of the last place (tests/codegen/test_math.py measures it):
 //
-//            exp    expm1   log    tanh   erf    sigmoid
-//   float    1.5    2.0     1.0    3.0    1.5    2.5
-//   double   1.5    2.0     1.0    3.0    2.0    2.5
+//            exp    expm1   log    log1p  tanh   erf    sigmoid
+//   float    1.5    2.0     1.0    1.5    3.0    1.5    2.5
+//   double   1.5    2.0     1.0    1.5    3.0    2.0    2.5
 //
 // Functions without a version of ours yet call the C library: right, but one element at a time.
 #pragma once
@@ -170,6 +170,15 @@ inline T log(T x) {
     const T finite = x == T(0) ? -std::numeric_limits<T>::infinity() : value;
     const T non_negative = x < T(0) ? std::numeric_limits<T>::quiet_NaN() : finite;
     return x < std::numeric_limits<T>::infinity() ? non_negative : x;
+}
+
+template <class T>
+inline T log1p(T x) {
+    const T sum = T(1) + x;
+    // What the sum lost, which counts as much as a change of the logarithm's argument.
+    const T lost = x < T(1) ? x - (sum - T(1)) : T(1) - (sum - x);
+    const bool is_inside = sum > T(0) && sum < std::numeric_limits<T>::infinity();
+    return sum == T(1) ? x : log(sum) + (is_inside ? lost / sum : T(0));
 }
 
 template <class T>
