@@ -21,8 +21,10 @@ EXACT = {
     "tanh": mpmath.tanh,
     "erf": mpmath.erf,
     "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
+    "sin": mpmath.sin,
+    "cos": mpmath.cos,
 }
-NUMPY = {"exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "tanh": np.tanh}
+NUMPY = {"exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "tanh": np.tanh, "sin": np.sin}
 
 
 def stated_bounds():

@@ -3,11 +3,11 @@
 // NaN stays NaN, infinities and signed zeros behave as in the C library, results below the normal range are kept.
 // Largest error against the exact value, in units of the last place (tests/codegen/test_math.py measures it):
 //
-//            exp    expm1   log    log1p  tanh   erf    sigmoid
-//   float    1.5    2.0     1.0    1.5    3.0    1.5    2.5
-//   double   1.5    2.0     1.0    1.5    3.0    2.0    2.5
+//            exp    expm1   log    log1p  tanh   erf    sigmoid  sin    cos
+//   float    1.5    2.0     1.0    1.5    3.0    1.5    2.5      2.0    2.0
+//   double   1.5    2.0     1.0    1.5    3.0    2.0    2.5      1.0    1.0
 //
-// Functions without a version of ours yet call the C library: right, but one element at a time.
+// Functions without a version of ours call the C library: right, but mostly one element at a time.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,15 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+
+// GNU's C library has these for vectors too, but tells only programs that want less care.
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
+extern "C" {
+__attribute__((__simd__("notinbranch"))) float cosf(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float sinf(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float powf(float, float) noexcept;
+}
+#endif
 
 namespace precast {
 
@@ -179,6 +188,15 @@ inline T log1p(T x) {
     const T lost = x < T(1) ? x - (sum - T(1)) : T(1) - (sum - x);
     const bool is_inside = sum > T(0) && sum < std::numeric_limits<T>::infinity();
     return sum == T(1) ? x : log(sum) + (is_inside ? lost / sum : T(0));
+}
+
+template <class T>
+inline T cos(T x) {
+    return std::cos(x);
+}
+template <class T>
+inline T sin(T x) {
+    return std::sin(x);
 }
 
 template <class T>
