@@ -201,6 +201,22 @@ def test_a_changed_class_attribute_is_traced(start, monkeypatch):
     assert start(Scale(), ones())
 
 
+def importing_what_is_not_there(x):
+    if x.dim() > 3:
+        import package_that_is_not_there
+
+        return package_that_is_not_there.double(x)
+    return x * 2
+
+
+def test_a_package_that_is_not_there_is_compared_by_its_absence(start, monkeypatch):
+    x = torch.ones(2)
+    assert start(importing_what_is_not_there, x)
+    assert not start(importing_what_is_not_there, x)
+    monkeypatch.setitem(sys.modules, "package_that_is_not_there", SimpleNamespace(double=lambda x: x * 2))
+    assert start(importing_what_is_not_there, x)
+
+
 def test_a_replaced_function_of_torch_is_traced(start, monkeypatch):
     start(Net(), ones())
     monkeypatch.setattr(F, "relu", lambda x: x.abs())

@@ -25,6 +25,8 @@ Dependency = tuple[str, str]
 """A module's name, and the name of a variable of it."""
 
 ENVIRONMENT: Dependency = ("os", "environ")
+ABSENCE = "<absence>"
+"""In place of a variable's name: whether there is no such module."""
 
 _BACKWARD_MODULES = frozenset({"torch._library.autograd", "torch.autograd.graph"})
 _BACKWARD_FUNCTIONS = frozenset({"Function.apply", "Tensor.register_hook"})
@@ -177,6 +179,10 @@ def _global(
 
 def _imported(name: str, taken: Sequence[str] | None, code: CodeType) -> Iterator[Dependency]:
     """What ``from name import taken`` reads; without ``taken``, any attribute of the module that the code names."""
+    if _is_absent(name.partition(".")[0]):
+        # The code ran, so it got on without.
+        yield name.partition(".")[0], ABSENCE
+        return
     module = importlib.import_module(name)
     if taken is not None:
         for attribute in taken:
@@ -184,6 +190,10 @@ def _imported(name: str, taken: Sequence[str] | None, code: CodeType) -> Iterato
         return
     for imported in dict.fromkeys((sys.modules[name.partition(".")[0]], module)):
         yield from _any_attribute(imported, code, {imported.__name__})
+
+
+def _is_absent(package: str) -> bool:
+    return package not in sys.modules and importlib.util.find_spec(package) is None
 
 
 def _attributes(module: ModuleType, following: Sequence[dis.Instruction], code: CodeType) -> Iterator[Dependency]:
@@ -223,6 +233,8 @@ def _attribute(
 
 def _variable(module: str, name: str) -> Any:
     """What a name stands for now; modules of packages in use are imported, as the traced code would have done."""
+    if name == ABSENCE:
+        return _is_absent(module)
     found = sys.modules.get(module)
     try:
         if found is None and module.partition(".")[0] in sys.modules:
