@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from precast._version import __version__
+from precast.lazy_names import lazy_name
 
 # Public name → the module that defines it.
 _HOMES = {
@@ -87,11 +88,7 @@ _PACKAGES = {"autograd", "capture", "compilers", "export", "functionalize", "onn
 def __getattr__(name: str) -> object:
     if name in _PACKAGES:
         return import_module(f"precast.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'precast' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return lazy_name(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

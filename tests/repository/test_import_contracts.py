@@ -8,7 +8,7 @@ import pytest
 
 from tests.repository.sources import ROOT
 
-SKELETON = ["__init__", "__main__", "_version", "errors", "options", "cli/__init__"]
+SKELETON = ["__init__", "__main__", "_version", "errors", "lazy_names", "options", "cli/__init__"]
 
 
 def lint(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 What a start without a trace does not need is imported when first used.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from precast.autograd.boxing import make_boxed_compiler, make_boxed_func
@@ -16,6 +15,7 @@ from precast.autograd.entry import (
     compiled_module,
 )
 from precast.autograd.graph_names import get_aot_graph_name, get_graph_being_compiled, set_model_name
+from precast.lazy_names import lazy_name
 from precast.partition import default_partition
 
 # Public name → the module that defines it, for what most programs do without.
@@ -49,11 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'precast.autograd' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return lazy_name(__name__, _HOMES, name)
 
 
 if TYPE_CHECKING:

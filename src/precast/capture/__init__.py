@@ -3,8 +3,9 @@
 Names are imported when first used: a start without a trace needs to know a callable's modules, and nothing else here.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from precast.lazy_names import lazy_name
 
 # Public name → the module that defines it.
 _HOMES = {
@@ -17,11 +18,7 @@ __all__ = ["Dim", "capture", "symbolic_trace"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'precast.capture' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return lazy_name(__name__, _HOMES, name)
 
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ A compiler takes ``(graph_module, example_inputs)`` and returns a callable. Name
 the registry of backends can be asked by anyone without importing torch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from precast.lazy_names import lazy_name
 
 # Public name → the module that defines it.
 _HOMES = {
@@ -38,11 +39,7 @@ __all__ = [*sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'precast.compilers' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return lazy_name(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,6 @@
 """The program as an object that people inspect, rewrite, ship and reload, with its contract written down."""
 
 import sys
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +50,7 @@ __all__ = [
     "unflatten",
 ]
 
+from precast.lazy_names import lazy_name
 
 if TYPE_CHECKING:
     from precast.packaging import aot_compile
@@ -61,9 +61,7 @@ _ELSEWHERE = {"aot_compile": "precast.packaging", "aot_load": "precast.runtime"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ELSEWHERE:
-        raise AttributeError(f"module 'precast.export' has no attribute {name!r}")
-    return getattr(import_module(_ELSEWHERE[name]), name)
+    return lazy_name(__name__, _ELSEWHERE, name)
 
 
 class _CallablePackage(ModuleType):

@@ -3,8 +3,9 @@
 Names are imported when first used: a start without a trace partitions nothing.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from precast.lazy_names import lazy_name
 
 # Public name → the module that defines it.
 _HOMES = {
@@ -14,9 +15,9 @@ _HOMES = {
     "explanation_of": "precast.partition.explanation",
     "min_cut_rematerialization_partition": "precast.partition.min_cut",
     "trade_off_curve": "precast.partition.trade_off",
+    # Starts from a user's function, which takes the stages before this one; it lives above them.
+    "plan": "precast.autograd.memory_plan",
 }
-# `plan` starts from a user's function, which takes the stages before this one; it lives above them.
-_HOME_OF_PLAN = "precast.autograd.memory_plan"
 
 __all__ = [
     "PartitionExplanation",
@@ -29,11 +30,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name != "plan" and name not in _HOMES:
-        raise AttributeError(f"module 'precast.partition' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES.get(name, _HOME_OF_PLAN)), name)
-    globals()[name] = value
-    return value
+    return lazy_name(__name__, _HOMES, name)
 
 
 if TYPE_CHECKING:

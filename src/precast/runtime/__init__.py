@@ -3,8 +3,9 @@
 Names are imported when first used: what was compiled in process is opened without what reads files.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from precast.lazy_names import lazy_name
 
 # Public name → the module that defines it.
 _HOMES = {
@@ -23,11 +24,7 @@ __all__ = ["Entry", "Model", "ModelEntry", "Record", "SampleCheck", "State", "ao
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'precast.runtime' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return lazy_name(__name__, _HOMES, name)
 
 
 if TYPE_CHECKING:
