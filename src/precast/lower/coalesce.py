@@ -27,7 +27,7 @@ from precast.ir.loops.program import (
     Step,
     Store,
     loads_of,
-    read_by,
+    reader_counts,
     with_steps,
     written_by,
 )
@@ -38,7 +38,7 @@ from precast.lower.inline import Definition, definition_of, strip_names
 
 def scatter_onto(program: LoopProgram) -> LoopProgram:
     """Where a sum at computed places is added to something, sum onto that at once."""
-    readers = _readers(program)
+    readers = reader_counts(program)
     sums = {each.written[0]: each for each in program.steps if isinstance(each, Kernel) and _starts_at_zero(each)}
     steps: list[Step] = []
     for step in program.steps:
@@ -54,12 +54,6 @@ def scatter_onto(program: LoopProgram) -> LoopProgram:
         origins = tuple(dict.fromkeys((*scattered.origins, *step.origins)))
         steps.append(Kernel(step.name, (*start, *rest), origins))
     return with_steps(program, steps)
-
-
-def _readers(program: LoopProgram) -> Counter[Buffer]:
-    readers = Counter(buffer for step in program.steps for buffer in read_by(step))
-    readers.update(program.outputs)
-    return readers
 
 
 def _starts_at_zero(kernel: Kernel) -> bool:
@@ -125,7 +119,7 @@ class _Copy:
 
 def write_in_place(program: LoopProgram) -> LoopProgram:
     """Where all of a temporary is copied first of all, let whoever makes it write the copy."""
-    temporaries, readers = set(program.temporaries), _readers(program)
+    temporaries, readers = set(program.temporaries), reader_counts(program)
     made_by_calls = {each for step in program.steps if isinstance(step, LibraryCall) for each in written_by(step)}
     targets: dict[Buffer, Buffer] = {}
     for step in program.steps:

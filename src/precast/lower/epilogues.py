@@ -30,7 +30,7 @@ from precast.ir.loops.program import (
     LoopProgram,
     Step,
     Store,
-    read_by,
+    reader_counts,
     rewrite_statement,
     with_steps,
 )
@@ -49,8 +49,7 @@ def absorb_epilogues(program: LoopProgram) -> LoopProgram:
     """Move what loops do to each element of a call's result into the call; a loop goes if nothing is left of it."""
     if not any(isinstance(step, LibraryCall) and step.routine in CHANNELS for step in program.steps):
         return program
-    readers = Counter(buffer for step in program.steps for buffer in read_by(step))
-    readers.update(program.outputs)
+    readers = reader_counts(program)
     names = {buffer.name for buffer in (*program.inputs, *program.outputs, *program.temporaries)}
     steps: list[Step] = []
     calls: dict[Buffer, LibraryCall] = {}

@@ -30,7 +30,7 @@ from precast.ir.loops.program import (
     Step,
     Store,
     loads_of,
-    read_by,
+    reader_counts,
     rewrite_statement,
     with_steps,
 )
@@ -88,8 +88,7 @@ class Definition:
 
 def inline_producers(program: LoopProgram) -> LoopProgram:
     """Substitute definitions into their readers; definitions that nobody reads any more stay for `remove_dead`."""
-    readers = Counter(buffer for step in program.steps for buffer in read_by(step))
-    readers.update(program.outputs)
+    readers = reader_counts(program)
     definitions: dict[Buffer, Definition] = {}
     # What calls read by strides need not be written out, so for them what a view is of stays in memory.
     views: dict[Buffer, Definition] = {}

@@ -19,26 +19,20 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from precast.ir.loops.buffers import Buffer, View, contiguous_strides, whole
+from precast.ir.loops.buffers import Buffer, contiguous_strides
 from precast.ir.loops.index import Index, Variable, coefficient_of, constant
 from precast.ir.loops.program import (
-    Check,
-    FallbackStep,
     Kernel,
     LibraryCall,
-    Loop,
     LoopProgram,
-    Statement,
     Step,
     Store,
     loads_of,
-    read_by,
-    rewrite_statement,
     stores_of,
     with_steps,
-    written_by,
 )
-from precast.ir.loops.scalars import Load, Scalar
+from precast.ir.loops.rewriting import with_buffers
+from precast.ir.loops.scalars import Load
 
 RANKS = (3, 4, 5)
 """Batch, channels, and one to three spatial dimensions."""
@@ -58,7 +52,7 @@ def channels_last(program: LoopProgram) -> LoopProgram:
         if buffer not in images and (buffer not in fixed or buffer == arranged):
             images[buffer] = arranged
             waiting += neighbours[buffer]
-    return with_steps(program, [_with_buffers(step, images) for step in program.steps])
+    return with_steps(program, [with_buffers(step, images) for step in program.steps])
 
 
 def channels_last_strides(shape: tuple[Index, ...]) -> tuple[Index, ...]:
@@ -101,40 +95,3 @@ def _walk_together(store: Store, load: Load) -> bool:
         case (((Variable() as channel,), 1),):
             return coefficient_of(load.indices[1], channel) == constant(1)
     return False
-
-
-def _with_buffers(step: Step, images: dict[Buffer, Buffer]) -> Step:
-    if images.keys().isdisjoint((*read_by(step), *written_by(step))):
-        return step
-    match step:
-        case Kernel():
-            return replace(step, body=tuple(_with_images(each, images, {}) for each in step.body))
-        case LibraryCall():
-            views = [tuple(_view(view, images) for view in each) for each in (step.inputs, step.outputs)]
-            return replace(step, inputs=views[0], outputs=views[1])
-        case FallbackStep():
-            buffers = [tuple(images.get(buffer, buffer) for buffer in each) for each in (step.inputs, step.outputs)]
-            return replace(step, inputs=buffers[0], outputs=buffers[1])
-        case Check():
-            return step
-
-
-def _view(view: View, images: dict[Buffer, Buffer]) -> View:
-    if view.buffer not in images:
-        return view
-    assert view == whole(view.buffer), "layouts are chosen before views go into library calls"
-    return whole(images[view.buffer])
-
-
-def _with_images(statement: Statement, images: dict[Buffer, Buffer], memo: dict[int, Scalar]) -> Statement:
-    def change(value: Scalar) -> Scalar:
-        if isinstance(value, Load) and value.buffer in images:
-            return replace(value, buffer=images[value.buffer])
-        return value
-
-    if isinstance(statement, Loop):
-        return replace(statement, body=tuple(_with_images(each, images, memo) for each in statement.body))
-    statement = rewrite_statement(statement, change, memo)
-    if isinstance(statement, Store) and statement.buffer in images:
-        return replace(statement, buffer=images[statement.buffer])
-    return statement

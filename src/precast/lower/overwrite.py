@@ -16,19 +16,14 @@ It is one buffer then, and not two at one place: a kernel's pointers are promise
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Variable, atoms
 from precast.ir.loops.program import (
-    Check,
-    FallbackStep,
     Kernel,
-    LibraryCall,
     Loop,
     LoopProgram,
     Statement,
-    Step,
     Store,
     loads_of,
     read_by,
@@ -36,7 +31,7 @@ from precast.ir.loops.program import (
     with_steps,
     written_by,
 )
-from precast.ir.loops.rewriting import replace_buffers
+from precast.ir.loops.rewriting import with_buffers
 
 
 def overwrite_dying(program: LoopProgram) -> LoopProgram:
@@ -53,7 +48,8 @@ def overwrite_dying(program: LoopProgram) -> LoopProgram:
             if source is not None:
                 dying.remove(source)
                 taken[source] = target
-    return with_steps(program, [_with_buffers(step, _resolved(taken)) for step in program.steps]) if taken else program
+    names = _resolved(taken)
+    return with_steps(program, [with_buffers(step, names) for step in program.steps])
 
 
 def _first_and_last_uses(program: LoopProgram) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
@@ -128,23 +124,3 @@ def _resolved(taken: dict[Buffer, Buffer]) -> dict[Buffer, Buffer]:
         return buffer
 
     return {buffer: end(buffer) for buffer in taken}
-
-
-def _with_buffers(step: Step, names: dict[Buffer, Buffer]) -> Step:
-    if not any(buffer in names for buffer in (*read_by(step), *written_by(step))):
-        return step
-    match step:
-        case Kernel():
-            return replace(step, body=replace_buffers(step.body, names))
-        case LibraryCall():
-            inputs, outputs = (
-                tuple(replace(view, buffer=names.get(view.buffer, view.buffer)) for view in views)
-                for views in (step.inputs, step.outputs)
-            )
-            return replace(step, inputs=inputs, outputs=outputs)
-        case FallbackStep():
-            inputs_of, outputs_of = (tuple(names.get(each, each) for each in buffers)
-                                     for buffers in (step.inputs, step.outputs))  # fmt: skip
-            return replace(step, inputs=inputs_of, outputs=outputs_of)
-        case Check():
-            return replace(step, failed=names.get(step.failed, step.failed))

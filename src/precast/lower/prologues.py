@@ -14,12 +14,11 @@ A loop goes as a whole or stays as it is: where others read what it computes, it
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from precast.ir.loops.buffers import Buffer, whole
-from precast.ir.loops.program import Kernel, LibraryCall, LoopProgram, Step, read_by, with_steps
+from precast.ir.loops.program import Kernel, LibraryCall, LoopProgram, Step, reader_counts, with_steps
 from precast.ir.loops.scalars import Load, walk
 from precast.lower.epilogue_path import Part, path_from
 from precast.lower.epilogues import EpilogueWriter, Match, axes_of
@@ -32,8 +31,7 @@ def absorb_prologues(program: LoopProgram) -> LoopProgram:
     """Move loops over single elements into the only call that reads their results."""
     if not any(isinstance(step, LibraryCall) and step.routine in ROUTINES for step in program.steps):
         return program
-    readers = Counter(buffer for step in program.steps for buffer in read_by(step))
-    readers.update(program.outputs)
+    readers = reader_counts(program)
     names = {buffer.name for buffer in (*program.inputs, *program.outputs, *program.temporaries)}
     called = {origin for step in program.steps if isinstance(step, LibraryCall) for origin in step.origins}
     loops: dict[Buffer, Kernel] = {}

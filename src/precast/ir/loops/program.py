@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -280,3 +281,10 @@ def read_by(step: Step) -> tuple[Buffer, ...]:
             return step.inputs
         case Check():
             return (step.failed,)
+
+
+def reader_counts(program: LoopProgram) -> Counter[Buffer]:
+    """How many steps read each buffer; whoever is given a result counts as one more."""
+    readers = Counter(buffer for step in program.steps for buffer in read_by(step))
+    readers.update(program.outputs)
+    return readers

@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.buffers import Buffer, View, whole
 from precast.ir.loops.index import Atom, Index, Variable, atom, substitute
-from precast.ir.loops.program import Kernel, Loop, Statement, Store, rewrite_statement, variables_of
+from precast.ir.loops.program import (
+    Check,
+    FallbackStep,
+    Kernel,
+    LibraryCall,
+    Loop,
+    Statement,
+    Step,
+    Store,
+    read_by,
+    rewrite_statement,
+    variables_of,
+    written_by,
+)
 from precast.ir.loops.remembering import remembered
 from precast.ir.loops.scalars import IndexValue, Load, Scalar, rewrite
 
@@ -69,7 +82,7 @@ def _substituted(
 
 
 def replace_buffers(body: tuple[Statement, ...], names: Mapping[Buffer, Buffer]) -> tuple[Statement, ...]:
-    """Read and write other buffers of the same layout."""
+    """Read and write other buffers of the same sizes."""
     memo = dict[int, Scalar]()
 
     def change(each: Scalar) -> Scalar:
@@ -86,6 +99,33 @@ def replace_buffers(body: tuple[Statement, ...], names: Mapping[Buffer, Buffer])
         return statement
 
     return tuple(map(visit, body))
+
+
+def with_buffers(step: Step, names: Mapping[Buffer, Buffer]) -> Step:
+    """The step with other buffers of the same sizes; they may lie otherwise where whole ones are read or written."""
+    if names.keys().isdisjoint((*read_by(step), *written_by(step))):
+        return step
+    match step:
+        case Kernel():
+            return replace(step, body=replace_buffers(step.body, names))
+        case LibraryCall():
+            inputs, outputs = ([_with_buffer(view, names) for view in each] for each in (step.inputs, step.outputs))
+            return replace(step, inputs=tuple(inputs), outputs=tuple(outputs))
+        case FallbackStep():
+            read, written = ([names.get(each, each) for each in buffers] for buffers in (step.inputs, step.outputs))
+            return replace(step, inputs=tuple(read), outputs=tuple(written))
+        case Check():
+            return replace(step, failed=names.get(step.failed, step.failed))
+
+
+def _with_buffer(view: View, names: Mapping[Buffer, Buffer]) -> View:
+    if view.buffer not in names:
+        return view
+    new = names[view.buffer]
+    if view == whole(view.buffer):
+        return whole(new)
+    assert new.strides == view.buffer.strides, "a view of a part is a view of how it lies in memory"
+    return replace(view, buffer=new)
 
 
 def number_variables(kernel: Kernel, prefix: str = "i") -> Kernel:
