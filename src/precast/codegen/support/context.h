@@ -17,7 +17,21 @@ struct routine_cache {
 };
 
 // Weights in the layouts that routines like best, made once for all calls of a model: by address and layout.
-struct packed_weights {
+class packed_weights {
+public:
+    // Those of `key`, filled by `make` when they are met first. Null where there is no memory, or `make` says false.
+    template <class Make>
+    char* find(const std::vector<int64_t>& key, int64_t bytes, Make make) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        auto& place = known[key];
+        if (place) return place.get();
+        place = allocate(bytes);
+        if (place && !make(place.get())) place.reset();
+        return place.get();
+    }
+    void forget() { known.clear(); }
+
+private:
     std::mutex mutex;
     std::map<std::vector<int64_t>, memory> known;
 };

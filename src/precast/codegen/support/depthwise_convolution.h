@@ -176,13 +176,10 @@ private:
         std::vector<int64_t> key{-1, static_cast<int64_t>(reinterpret_cast<intptr_t>(w.data))};
         key.insert(key.end(), w.sizes, w.sizes + 4);
         key.insert(key.end(), w.strides, w.strides + 4);
-        const std::lock_guard<std::mutex> lock(context.packed.mutex);
-        auto& place = context.packed.known[key];
-        if (!place) {
-            place = allocate(bytes);
-            if (place) pack(reinterpret_cast<float*>(place.get()));
-        }
-        return reinterpret_cast<float*>(place.get());
+        return reinterpret_cast<float*>(context.packed.find(key, bytes, [&](char* place) {
+            pack(reinterpret_cast<float*>(place));
+            return true;
+        }));
     }
 
     void run_part(const division& parts, int64_t part, const float* filters, const depthwise_finish& before,

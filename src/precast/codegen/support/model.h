@@ -73,7 +73,7 @@ struct precast_model {
     void forget_packed() {
         const std::lock_guard<std::mutex> lock(mutex);
         idle.clear();
-        packed.known.clear();
+        packed.forget();
     }
 };
 

@@ -163,17 +163,12 @@ private:
         if (found != operand.packed.end()) return found->second;
         auto key = operand.layout;
         key.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(data)));
-        const std::lock_guard<std::mutex> lock(context.packed.mutex);
-        auto& place = context.packed.known[key];
-        if (!place) {
-            place = allocate(operand.size);
-            if (!place || dnnl_memory_set_data_handle(operand.arranged.get(), place.get()) != dnnl_success ||
-                !rearrange(engine, operand) || dnnl_stream_wait(engine.stream.get()) != dnnl_success) {
-                place.reset();
-                return nullptr;
-            }
-        }
-        return operand.packed[data] = place.get();
+        char* place = context.packed.find(key, operand.size, [&](char* made) {
+            return dnnl_memory_set_data_handle(operand.arranged.get(), made) == dnnl_success && rearrange(engine, operand) &&
+                   dnnl_stream_wait(engine.stream.get()) == dnnl_success;
+        });
+        if (place) operand.packed[data] = place;
+        return place;
     }
 
     owned_primitive handle;

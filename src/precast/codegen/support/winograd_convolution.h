@@ -82,13 +82,10 @@ private:
         std::vector<int64_t> key{-patch_area, is_turned, static_cast<int64_t>(reinterpret_cast<intptr_t>(filters.data))};
         key.insert(key.end(), filters.sizes, filters.sizes + 2);
         key.insert(key.end(), filters.strides, filters.strides + 4);
-        const std::lock_guard<std::mutex> lock(context.packed.mutex);
-        auto& place = context.packed.known[key];
-        if (!place) {
-            place = allocate(work.filter_bytes());
-            if (place) winograd::transform_filters(bank(), work, winograd::planes(place.get(), work.filter_elements()));
-        }
-        return place.get();
+        return context.packed.find(key, work.filter_bytes(), [&](char* place) {
+            winograd::transform_filters(bank(), work, winograd::planes(place, work.filter_elements()));
+            return true;
+        });
     }
 
     const convolution_problem& problem;
