@@ -496,3 +496,23 @@ def test_a_module_that_holds_what_cannot_be_compared_is_traced(start, make):
     module.held = make()
     assert start(module, ones())
     assert start(module, ones())
+
+
+class ByHash(Scale):
+    def forward(self, x):
+        return x + (self.config.own_hash > 0)
+
+
+def test_a_hash_that_an_object_keeps_may_differ_where_no_code_reads_it(start):
+    """Configurations of `transformers` keep one; Python makes other hashes of the same text in each process."""
+    model, other = Scale(), Scale()
+    model.config.own_hash, other.config.own_hash = hash("a") | 2**40, hash("b") | 2**40
+    assert start(model, ones())
+    assert not start(other, ones())
+
+
+def test_code_that_reads_a_kept_hash_is_traced(start):
+    model = ByHash()
+    model.config.own_hash = 2**40
+    start(model, ones())
+    assert start(model, ones())

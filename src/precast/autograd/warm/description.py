@@ -80,7 +80,7 @@ class Description:
         self.functions: dict[int, types.FunctionType] = {}
         """Every function that was compared with all that it holds; of others only the code was."""
         self.opaque: set[str] = set()
-        """Names of attributes of classes that could not be compared."""
+        """Names of attributes that could not be compared."""
         self.reads_caches = False
         """Whether a function was met that may answer from what it saw long ago."""
 
@@ -141,7 +141,10 @@ class Description:
         held = vars(value)
         for name in sorted(held):
             self.word(f".{name}")
-            self.add(held[name])
+            if _is_kept_hash(name, held[name]):
+                self.opaque.add(name)
+            else:
+                self.add(held[name])
 
     def _once(self, value: Any, describe: Callable[[Any], None]) -> None:
         known = self._numbers.get(id(value))
@@ -339,6 +342,11 @@ class Description:
 def _refuse_fickle(function: Any) -> None:
     if is_fickle_value(function):
         raise Indescribable(f"the function {function.__module__}.{function.__name__}")
+
+
+def _is_kept_hash(name: str, value: object) -> bool:
+    """Whether an attribute keeps a hash, which is another number in each process for the same object."""
+    return name.endswith("hash") and type(value) is int and abs(value) >= 2**32
 
 
 def _contents(cell: types.CellType) -> object:
