@@ -59,7 +59,5 @@ def _kernel_units(functions: list[KernelFunction]) -> list[Unit]:
 
 def _kernel_unit(number: int, functions: list[KernelFunction]) -> Unit:
     texts = [function.text for function in functions]
-    headers = ["precast_kernels.h"] + ["precast_tiles.h"] * any("precast::turn(" in text for text in texts)
-    includes = [f'#include "{header}"' for header in headers]
-    parts = [*includes, "", "namespace kernels {", "", *texts, "}  // namespace kernels", ""]
+    parts = ['#include "precast_kernels.h"', "", "namespace kernels {", "", *texts, "}  // namespace kernels", ""]
     return Unit(f"kernels_{number}.cpp", "\n".join(parts))

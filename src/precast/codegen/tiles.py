@@ -82,10 +82,12 @@ class Tiles:
         """Lines that turn what lies along `across` into local arrays, and where each element is then."""
         lines: list[str] = []
         elements: dict[tuple[Buffer, Index], str] = {}
-        place = " + ".join(f"({each.name} - {self.blocks[each]}){step}" for each, step in self._steps())
+        across, last = (
+            f"({each.name} - {self.blocks[each]})" for each in (self.directions.across, self.directions.last)
+        )
         for buffer, offset in turned_loads(loop, self.directions):
             tile = namer.fresh(f"{self.pointers[buffer]}_tile")
-            elements[buffer, offset] = f"{tile}[{place}]"
+            elements[buffer, offset] = f"{tile}[{across} * {TILE} + {last}]"
             lines.append(f"alignas(64) {MEMORY_TYPES[buffer.dtype]} {tile}[{TILE * TILE}];")
             lines += ["{", *(f"    {line}" for line in self._turn(buffer, offset, tile, constant(TILE))), "}"]
         return lines, elements
@@ -100,9 +102,6 @@ class Tiles:
                 if source in turned_loads(loop, self.directions) and to_step is not None:
                     return self._turn(*source, f"&{self.pointers[store.buffer]}[{index_text(offset)}]", to_step)
         return None
-
-    def _steps(self) -> tuple[tuple[Variable, str], ...]:
-        return (self.directions.across, f" * {TILE}"), (self.directions.last, "")
 
     def _turn(self, buffer: Buffer, offset: Index, to: str, to_step: Index) -> list[str]:
         loops = (self.directions.across, self.directions.last)

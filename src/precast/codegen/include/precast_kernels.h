@@ -4,6 +4,7 @@
 #include "precast_math.h"
 #include "precast_random.h"
 #include "precast_special.h"
+#include "precast_tiles.h"
 
 namespace precast {
 
