@@ -83,6 +83,11 @@ def test_a_value_that_another_iteration_needs_is_not_merged():
     assert len(kernels(program)) == 2
 
 
+def test_loops_that_share_but_one_number_stay_loops_of_their_own():
+    program = fuse(lowered(lambda x, y, n: (x / n, (y * n).exp()), matrix(4, 6), matrix(4, 6), matrix()))
+    assert all(len(written_by(step)) == 1 for step in program.steps)
+
+
 def test_steps_that_nobody_needs_are_dropped():
     program = fuse(lowered(lambda a: (a.exp(), a @ a)[0], matrix(5, 5)))
     assert [step.name for step in program.steps] == ["exp"]

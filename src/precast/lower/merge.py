@@ -81,10 +81,12 @@ class _Order:
         for buffers, last in ((read_by(step), self._last_read), (written_by(step), self._last_written)):
             for buffer in buffers:
                 last[buffer] = max(number, last.get(buffer, 0))
-                self._touched_by.setdefault(buffer, {})[number] = None
+                # Another loop may read one number again for nothing: that is no reason to be one loop.
+                if last is self._last_written or not _is_one_number(buffer):
+                    self._touched_by.setdefault(buffer, {})[number] = None
 
     def touching(self, buffers: Iterable[Buffer]) -> list[int]:
-        """The numbers of steps that read or write one of `buffers`, the latest first."""
+        """The numbers of steps that share data with one that reads `buffers`, the latest first."""
         numbers = {number for buffer in buffers for number in self._touched_by.get(buffer, ())}
         return sorted(numbers & self.steps.keys(), reverse=True)
 
@@ -95,6 +97,10 @@ class _Order:
     def may_move_down(self, number: int) -> bool:
         """Whether no step after this one reads what it writes."""
         return all(self._last_read.get(buffer, 0) <= number for buffer in written_by(self.steps[number]))
+
+
+def _is_one_number(buffer: Buffer) -> bool:
+    return all(size == constant(1) for size in buffer.shape)
 
 
 def _merge_into_earlier(kernel: Kernel, order: _Order, refused: set[tuple[Kernel, Kernel]]) -> bool:
