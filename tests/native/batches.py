@@ -1,10 +1,10 @@
 """Many graphs through one library: a call of the C++ compiler for each would take hours.
 
-First every case runs with a compiler that interprets its graphs and notes them; then all graphs are built together;
-then every case runs again, and its graphs, which come in the same order, run natively.
+First every case runs with a compiler that notes its graphs and interprets them; then all graphs are built together;
+when the case's function is called again, its graphs run natively.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from precast.compilers.native import called_back, lower_segments, open_entries, 
 from precast.compilers.native_call import CompiledGraph
 from precast.compilers.native_random import draw_from_streams
 from precast.compilers.native_split import SplitGraph, split_graph
-from precast.errors import BuildError
+from precast.errors import BuildError, LoweringError
 from precast.ir.loops.program import FallbackStep
 from precast.ops.random import random_seed
+from precast.runtime import Entry
 
 FLAGS = ("-O1", "-fno-tree-vectorize")
 """Loops of a few iterations run once: what counts is how long they take to compile."""
@@ -31,18 +32,38 @@ FLAGS = ("-O1", "-fno-tree-vectorize")
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
+class LateGraph:
+    """A graph that is interpreted until its library is there."""
+
+    _boxed_call = True
+
+    def __init__(self, split: SplitGraph, entries: list[ProgramEntry], interpreted: Callable[..., Any]) -> None:
+        self.split, self.entries = split, entries
+        self._call = interpreted
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        return self._call(inputs)
+
+    def use(self, compiled: Mapping[str, Entry]) -> None:
+        self._call = CompiledGraph(self.split, [compiled[entry.name] for entry in self.entries])
+
+
 @dataclass
 class Recording:
-    """The graphs of one case, in the order in which they were compiled."""
+    """The graphs of one case."""
 
     draws_natively: bool = False
-    is_built: bool = True
-    graphs: list[SplitGraph] = field(default_factory=list)
-    entries: list[list[ProgramEntry]] = field(default_factory=list)
+    graphs: list[LateGraph] = field(default_factory=list)
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    is_complete: bool = False
+
+    @property
+    def entries(self) -> list[ProgramEntry]:
+        return [entry for graph in self.graphs for entry in graph.entries]
 
     def compiler(self, prefix: str) -> Compiler:
         def record(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            assert not self.is_complete, "the second call is compiled anew"
             split = split_graph(draw_from_streams(graph_module) if self.draws_natively else graph_module)
             name = f"{prefix}_{len(self.graphs)}"
             # Constants of graphs that share a library must not share a name.
@@ -51,69 +72,58 @@ class Recording:
                 for entry in lower_segments(split, prefix=name)
             ]
             self.weights |= {f"{name}_{weight}": value for weight, value in weights_of(split).items()}
-            if self.is_built:
-                generate(entries)  # what cannot be written is told of this case, not of all
-            self.entries.append(entries)
-            self.graphs.append(split)
-            return interpret(graph_module, example_inputs)
+            self.graphs.append(LateGraph(split, entries, interpret(graph_module, example_inputs)))
+            return self.graphs[-1]
 
         return record
 
     def not_native(self) -> set[str]:
         """Operators that called back into torch, or were left to it."""
-        programs = [entry.program for entries in self.entries for entry in entries]
-        steps = [step for program in programs for step in program.steps if isinstance(step, FallbackStep)]
-        left = [node for graph in self.graphs for segment in graph.segments if not segment.is_native
+        steps = [step for entry in self.entries for step in entry.program.steps if isinstance(step, FallbackStep)]
+        left = [node for graph in self.graphs for segment in graph.split.segments if not segment.is_native
                 for node in segment.nodes if node.target is not random_seed]  # fmt: skip
         return {step.operator for step in steps} | {str(node.target) for node in left}
 
 
 class Batch:
-    """Cases by name; ``add`` all, ``build``, then take each one's compiler.
+    """Cases by name: give each its ``recorder``, ``build`` all, and call each function again.
 
-    Random numbers are eager's, to be compared, unless `draws_natively`. With `is_built` false, graphs are lowered only.
+    Random numbers are eager's, to be compared, unless `draws_natively`.
     """
 
-    def __init__(self, *, draws_natively: bool = False, is_built: bool = True) -> None:
-        self.draws_natively, self.is_built = draws_natively, is_built
+    def __init__(self, *, draws_natively: bool = False) -> None:
+        self.draws_natively = draws_natively
         self.recordings: dict[Hashable, Recording] = {}
-        self._compiled: dict[str, Any] = {}
 
     def recorder(self, case: Hashable) -> Compiler:
-        self.recordings[case] = Recording(self.draws_natively, self.is_built)
+        self.recordings[case] = Recording(self.draws_natively)
         return self.recordings[case].compiler(f"case_{len(self.recordings)}")
 
-    def build(self, folder: Path) -> dict[Hashable, BuildError]:
-        """Build all cases; gives those that the C++ compiler refuses, found by halving."""
-        return self._build(list(self.recordings), Store(folder, limit=2**32))
+    def build(self, folder: Path, cases: Iterable[Hashable]) -> dict[Hashable, str]:
+        """Build these cases; gives those that cannot be written, or that the C++ compiler refuses, found by halving."""
+        return self._build(list(cases), Store(folder, limit=2**32))
 
-    def _build(self, cases: list[Hashable], store: Store) -> dict[Hashable, BuildError]:
-        entries = [entry for case in cases for each in self.recordings[case].entries for entry in each]
-        if not entries:
-            return {}
+    def _build(self, cases: list[Hashable], store: Store) -> dict[Hashable, str]:
+        recordings = [self.recordings[case] for case in cases]
+        entries = [entry for recording in recordings for entry in recording.entries]
         try:
-            with store.held():
-                library = build(generate(entries), store=store, extra_flags=FLAGS)
-                weights = {name: value for case in cases for name, value in self.recordings[case].weights.items()}
-                opened = open_entries(library, [called_back(entry.program) for entry in entries], weights)
-        except BuildError as error:
+            opened = _opened(entries, {k: v for each in recordings for k, v in each.weights.items()}, store)
+        except (BuildError, LoweringError, AssertionError) as error:
             half = len(cases) // 2
-            return (
-                {cases[0]: error} if not half else self._build(cases[:half], store) | self._build(cases[half:], store)
-            )
-        self._compiled |= {entry.name: entry for entry in opened}
+            if not half:
+                return {cases[0]: f"{type(error).__name__}: {error}"}
+            return self._build(cases[:half], store) | self._build(cases[half:], store)
+        for recording in recordings:
+            recording.is_complete = True
+            for graph in recording.graphs:
+                graph.use(opened)
         return {}
 
-    def compiler(self, case: Hashable) -> Compiler:
-        """Gives the case's graphs as built, one after the other."""
-        recording = self.recordings[case]
-        remaining = iter(zip(recording.graphs, recording.entries, strict=True))
 
-        def take(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-            recorded, entries = next(remaining)
-            ours = split_graph(graph_module)
-            shapes = [[len(segment.nodes) for segment in split.segments] for split in (recorded, ours)]
-            assert shapes[0] == shapes[1], "the second run gave other graphs than the first"
-            return CompiledGraph(ours, [self._compiled[entry.name] for entry in entries])
-
-        return take
+def _opened(entries: list[ProgramEntry], weights: dict[str, torch.Tensor], store: Store) -> dict[str, Entry]:
+    if not entries:
+        return {}
+    with store.held():
+        library = build(generate(entries), store=store, extra_flags=FLAGS)
+        opened = open_entries(library, [called_back(entry.program) for entry in entries], weights)
+    return {entry.name: entry for entry in opened}

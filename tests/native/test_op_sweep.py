@@ -5,11 +5,16 @@ import torch
 
 from tests.native.op_samples import GAPS, NAMES, Case, cases, failures, operators_not_native
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(1800)]
 QUICK = [name for name in NAMES[::12] if name not in GAPS["operator"]]
-PARTS = 24
+PARTS = 60
+ALL = 10_000
 # The type besides float32 in which an operator is tried: the first that it has.
 OTHER_TYPES = (torch.int64, torch.bfloat16, torch.float64, torch.bool)
+
+
+def other_type(name: str) -> torch.dtype:
+    return next((dtype for dtype in OTHER_TYPES if cases([name], [dtype], count=1)), torch.float32)
 
 
 def told(found: dict[Case, str]) -> str:
@@ -21,15 +26,20 @@ def test_one_sample_of_some(tmp_path):
     assert not found, told(found)
 
 
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory):
+    """One folder for all parts: routines that many operators call are compiled once."""
+    return tmp_path_factory.mktemp("libraries")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_samples(part: int, tmp_path):
+def test_all_samples(part: int, libraries):
     names = [name for name in NAMES[part::PARTS] if name not in GAPS["operator"]]
-    selected = cases(names, [torch.float32], count=8)
+    selected = cases(names, [torch.float32], count=ALL)
     for name in names:
-        first = next((dtype for dtype in OTHER_TYPES if cases([name], [dtype], count=1)), None)
-        selected |= cases([name], [first], count=3) if first else {}
-    found = failures(selected, tmp_path)
+        selected |= cases([name], [other_type(name)], count=ALL)
+    found = failures(selected, libraries)
     assert not found, told(found)
 
 
