@@ -120,3 +120,18 @@ def test_calls_like_the_first_do_not_read_the_state(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(ModuleSlots, "read", lambda slots: pytest.fail("the state was read again"))
         for _ in range(3):
             torch.testing.assert_close(compiled(images), module(images))
+
+
+def test_constants_go_to_torch_and_to_the_caller() -> None:
+    class Solved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.matrix = nn.Parameter(torch.eye(4) * 2)
+
+        def forward(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.linalg.solve(self.matrix, values + 1) * self.matrix, self.matrix.exp()
+
+    module, values = Solved(), torch.randn(4, 4)
+    compiled = frozen(module)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(values), module(values))

@@ -72,13 +72,14 @@ class CompiledGraph:
         self.split = split
         self.placeholders = placeholders_of(split.module.graph)
         self.constants = constants_of(split.module)
+        self._passed_on = {node: self.constants[node] for node in _constants_outside_of_libraries(split)}
         self.initial_readers = tuple(size_readers(self.placeholders).values())
         self.steps = tuple(_running_steps(split, entries))
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         values: Values = dict(zip(self.placeholders, inputs, strict=True))
         inputs.clear()
-        values.update(self.constants)
+        values.update(self._passed_on)
         sizes: Sizes = {}
         _read_sizes(self.initial_readers, values, sizes)
         for each in self.steps:
@@ -112,15 +113,26 @@ def _step(segment: Segment, entries: Iterator[Entry]) -> NativeStep | TorchStep:
     return TorchStep(segment.nodes)
 
 
+def _constants_outside_of_libraries(split: SplitGraph) -> list[fx.Node]:
+    """What torch or the caller reads: libraries were handed theirs when they were opened."""
+    segments = [node for segment in split.segments if not segment.is_native for node in segment.inputs]
+    return [node for node in (*segments, *_returned_nodes(split)) if node.op == "get_attr"]
+
+
+def _returned_nodes(split: SplitGraph) -> list[fx.Node]:
+    roots = (each.root if isinstance(each, ViewChain) else each for each in split.results)
+    return [each for each in roots if isinstance(each, fx.Node)]
+
+
 def _deaths(split: SplitGraph) -> dict[Segment, tuple[fx.Node, ...]]:
-    """For each segment, what it is the last to need."""
-    kept = {each.root if isinstance(each, ViewChain) else each for each in split.results}
+    """For each segment, what it is the last to need; constants stay, and after the last one everything goes anyway."""
+    kept = {*_returned_nodes(split), *(node for node in split.module.graph.nodes if node.op == "get_attr")}
     deaths: dict[Segment, tuple[fx.Node, ...]] = {}
     for segment in reversed(split.segments):
         inner = () if segment.is_native else tuple(node for node in segment.nodes if node not in segment.outputs)
         dead = [node for node in segment.inputs if node not in kept]
         kept |= set(dead)
-        deaths[segment] = (*inner, *dead)
+        deaths[segment] = (*inner, *dead) if deaths else ()
     return deaths
 
 

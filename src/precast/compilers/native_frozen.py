@@ -53,10 +53,11 @@ class FrozenGraph:
         self._compiled: BoxedFunction | None = None
         names = [node.name if is_state(node) else None for node in placeholders_of(module.graph)]
         self._state = {place: name for place, name in enumerate(names) if name is not None}
+        self._passed = [place for place, name in enumerate(names) if name is None]
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         compiled = self._compiled or self._compile(inputs)
-        passed = [each for place, each in enumerate(inputs) if place not in self._state]
+        passed = [inputs[place] for place in self._passed]
         inputs.clear()
         return compiled(passed)
 
