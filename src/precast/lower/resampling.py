@@ -12,20 +12,24 @@ from itertools import product
 import torch
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index
+from precast.ir.loops.index import Index, constant
 from precast.ir.loops.program import Store
-from precast.ir.loops.scalars import Constant, Load, Scalar, cast
+from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, cast
 from precast.lower.builder import Builder, Indices, Result, math_dtype
 from precast.lower.byte_resampling import resample_bytes
+from precast.lower.conditions import sure_place
 from precast.lower.registry import Rule, lowering
 from precast.lower.resampling_taps import Axis, Scale, Tap, Taps, cubic_taps, linear_taps, nearest_taps
 
 aten = torch.ops.aten
 
 
-def _combinations(axes: list[Axis], taps: Taps, at: Indices) -> list[tuple[Indices, Scalar | None]]:
+TapsAt = Callable[[Index], list[Tap]]
+
+
+def _combinations(taps: list[TapsAt], at: Indices) -> list[tuple[Indices, Scalar | None]]:
     """Every way to take one tap of each dimension, and the product of their weights."""
-    each_axis = [taps(axis, position) for axis, position in zip(axes, at, strict=True)]
+    each_axis = [taps_at(position) for taps_at, position in zip(taps, at, strict=True)]
     found: list[tuple[Indices, Scalar | None]] = []
     for chosen in product(*each_axis):
         weight: Scalar | None = None
@@ -43,13 +47,44 @@ def _axes(inputs: Indices, outputs: Indices, scales: Sequence[Scale], dtype: str
     return [Axis(*pair, scale, compute) for pair, scale in zip(pairs, scales, strict=True)]
 
 
+def _tabulated(builder: Builder, axes: list[Axis], taps: Taps) -> list[TapsAt]:
+    """The taps of all positions of each dimension, computed once: for each pixel they cost more than the pixel."""
+    tables = {axis: _tables(builder, axis, taps) for axis in dict.fromkeys(axes)}
+    return [tables[axis] for axis in axes]
+
+
+def _tables(builder: Builder, axis: Axis, taps: Taps) -> TapsAt:
+
+    def table(dtype: str, value_of: Callable[[Tap], Scalar], number: int) -> Buffer:
+        return builder.define(lambda at: value_of(taps(axis, at[0])[number]), Result(dtype, (axis.outputs,)))
+
+    with builder.part("taps"):
+        tables = [
+            (
+                table("i64", lambda tap: IndexValue(tap.place, "i64"), number),
+                None if tap.weight is None else table(axis.dtype, _weight, number),
+            )
+            for number, tap in enumerate(taps(axis, constant(0)))
+        ]
+    return lambda at: [
+        Tap(sure_place("position", Load(place, (at,)), axis.inputs), Load(weight, (at,)) if weight else None)
+        for place, weight in tables
+    ]
+
+
+def _weight(tap: Tap) -> Scalar:
+    assert tap.weight is not None
+    return tap.weight
+
+
 def resample(builder: Builder, source: Buffer, scales: Sequence[Scale], taps: Taps) -> Buffer:
     axes = _axes(source.shape, builder.result.shape, scales, source.dtype)
     dtype, leading = math_dtype(source.dtype), len(source.shape) - len(axes)
+    tables = _tabulated(builder, axes, taps)
 
     def formula(at: Indices) -> Scalar:
         total: Scalar | None = None
-        for place, weight in _combinations(axes, taps, at[leading:]):
+        for place, weight in _combinations(tables, at[leading:]):
             value: Scalar = Load(source, (*at[:leading], *place))
             value = value if weight is None else cast(value, dtype) * cast(weight, dtype)
             total = value if total is None else total + value
@@ -70,12 +105,13 @@ def resample_backward(builder: Builder, gradient: Buffer, scales: Sequence[Scale
     axes = _axes(result.shape, gradient.shape, scales, gradient.dtype)
     dtype, leading = math_dtype(gradient.dtype), len(gradient.shape) - len(axes)
     wide = Result(dtype, result.shape, result.strides)
+    tables = _tabulated(builder, axes, taps)
 
     def stores(target: Buffer, at: Indices) -> list[Store]:
         dy = cast(Load(gradient, at), dtype)
         return [
             Store(target, (*at[:leading], *place), dy if weight is None else dy * cast(weight, dtype), None, "sum")
-            for place, weight in _combinations(axes, taps, at[leading:])
+            for place, weight in _combinations(tables, at[leading:])
         ]
 
     total = builder.scatter(lambda at: Constant(0, dtype), [(gradient.shape, stores)], wide)
