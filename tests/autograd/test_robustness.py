@@ -9,6 +9,7 @@ from torch import nn
 
 from precast.autograd import aot_function, aot_module
 from precast.compilers import nop
+from precast.errors import DataDependentError
 from tests.autograd.like_eager import CompilationCount, assert_like_eager, leaf
 
 THREADS = 8
@@ -209,3 +210,23 @@ def test_compiled_module_inside_of_a_module():
     assert torch.equal(compiled(x), inner(x).tanh())
     compiled(x).sum().backward()
     assert inner.weight.grad is not None
+
+
+class Branching(torch.autograd.Function):
+    """Doubles; its gradient depends on what was doubled."""
+
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(context, gradient):
+        (x,) = context.saved_tensors
+        return gradient if x.sum() > 0 else -gradient
+
+
+def test_backward_that_branches_on_data_is_told_by_its_line():
+    with pytest.raises(DataDependentError) as failure:
+        aot_function(Branching.apply, nop)(leaf(3))
+    assert "x.sum() > 0" in failure.value.at

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from precast.autograd.boundary.subclasses import Layout, PlainFunction, layout_of, plain_count, take_apart
+from precast.capture.failures import explained_failures
 from precast.differentiate import joint, tangents_for
 from precast.functionalize import functionalized
 from precast.ir.boundary import BoundaryFacts
@@ -88,13 +89,15 @@ def _trace_plain(
     layouts = tuple(layout_of(value) for value in values)
     needs_grad = tuple(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
     plain_function = PlainFunction(function, layouts, needs_grad)
-    module = trace(
-        functionalized(plain_function),
-        take_apart(values, layouts),
-        fakes.mode,
-        decompositions=decompositions,
-        module_names=module_names,
-    )
+    # A backward of the user's own is run here for the first time.
+    with explained_failures():
+        module = trace(
+            functionalized(plain_function),
+            take_apart(values, layouts),
+            fakes.mode,
+            decompositions=decompositions,
+            module_names=module_names,
+        )
     primals, others = layouts[: len(inputs)], layouts[len(inputs) :]
     names = _input_names(plain_count(primals), plain_count(others), is_joint=tangents is not None)
     return TracedGraph(tidy(rename_placeholders(module, names)), primals, others, tuple(plain_function.outputs))
