@@ -69,3 +69,13 @@ def test_labels_up_to_the_first_negative_count():
     arguments = (torch.tensor(2.0), source, target, 1, is_target)
     operator = aten.multilabel_margin_loss_backward.default
     torch.testing.assert_close(OWN_DECOMPOSITIONS[operator](*arguments), operator(*arguments))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_unpooled_images_lie_as_the_pooled_ones(memory_format):
+    pooled, places = torch.nn.functional.max_pool2d(floats(2, 3, 4, 6), 2, return_indices=True)
+    arguments = (pooled.contiguous(memory_format=memory_format), places, [4, 6])
+    operator = aten.max_unpool2d.default
+    ours, eager = OWN_DECOMPOSITIONS[operator](*arguments), operator(*arguments)
+    assert torch.equal(ours, eager)
+    assert ours.stride() == eager.stride()

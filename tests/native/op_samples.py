@@ -25,6 +25,8 @@ NAMES = [name for name in OPS if name not in AUTOGRAD_GAPS["operator"] and not n
 CASES_A_LIBRARY = 400
 """So many that headers are read rarely, so few that their graphs fit in memory."""
 
+_DECOMPOSITIONS = native_decompositions()
+
 # Operators that tell what they found, and where: of equals, eager tells any.
 _TELL_PLACES = frozenset({"topk", "kthvalue", "median", "nanmedian", "sort"})
 
@@ -107,7 +109,7 @@ def _compiled(case: Case, sample: SampleInput, compiler: Compiler) -> Callable[.
         partial(op.get_op(), **objects) if objects else op.get_op(),
         compiler,
         partition_fn=min_cut_rematerialization_partition,
-        decompositions=native_decompositions(),
+        decompositions=_DECOMPOSITIONS,
     )
 
 

@@ -9,12 +9,15 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
+from torch._prims_common import suggest_memory_format
 
 from precast.lower.grid_sampling import grid_sampler_2d_backward
 from precast.ops.decompositions import DecompositionTable
 
 _aten = torch.ops.aten
 _MEAN = 1
+_torch_max_unpool2d = decomposition_table[_aten.max_unpool2d.default]
 
 
 def addbmm(source: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -107,6 +110,11 @@ def multilabel_margin_loss_backward(
     return (result * scale).reshape(source.shape)
 
 
+def max_unpool2d(source: Tensor, indices: Tensor, output_size: Sequence[int]) -> Tensor:
+    unpooled: Tensor = _torch_max_unpool2d(source, indices, output_size)
+    return unpooled.contiguous(memory_format=suggest_memory_format(source))
+
+
 def view_copy(source: Tensor, size: Sequence[int]) -> Tensor:
     return source.reshape(size).clone()
 
@@ -117,6 +125,7 @@ OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten._trilinear.default: trilinear,
     _aten.addbmm.default: addbmm,
     _aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward,
+    _aten.max_unpool2d.default: max_unpool2d,
     _aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     _aten.multilabel_margin_loss_backward.default: multilabel_margin_loss_backward,
     _aten.view_copy.default: view_copy,

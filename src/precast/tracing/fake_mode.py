@@ -1,4 +1,4 @@
-"""Torch's fake tensors, with fewer assumptions about sizes than they make by themselves.
+"""Torch's fake tensors, with fewer assumptions about sizes than they make by themselves, and corrected to eager.
 
 Before: ``pad`` and ``conv2d`` on ``f32[s0, 3, 8, 8]`` assume ``s0 == 2`` and ``s0 < 16``.
 After:  they assume nothing; the sizes of their results follow from ``s0`` all the same.
@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 from torch._decomp import decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
@@ -29,6 +30,15 @@ _COMPRESSIONS = {
     _aten._to_sparse_bsr.default,
     _aten._to_sparse_bsc.default,
 }
+# Their results lie densely in the order that the input suggests; fake tensors say: as the input lies.
+_BATCH_NORMS = {
+    _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default, _aten._native_batch_norm_legit.no_stats,
+    _aten._native_batch_norm_legit_no_training.default, _aten._native_batch_norm_legit_functional.default,
+    _aten._batch_norm_with_update.default, _aten._batch_norm_with_update_functional.default,
+    _aten._batch_norm_no_update.default,
+}  # fmt: skip
+_BATCH_NORM_GRADIENTS = {_aten.native_batch_norm_backward.default, _aten.batch_norm_backward.default}
+_NOT_OF_BOOL = {_aten.argmax.default, _aten.argmin.default}
 
 
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
@@ -57,7 +67,23 @@ def _dispatch(
             why="torch cannot record gradients of fake tensors in the CSR, CSC, BSR and BSC layouts",
             fix="Compress under no_grad, or use to_sparse().",
         )
-    return original(func, types, args, kwargs)
+    if func in _NOT_OF_BOOL and args[0].dtype is torch.bool:
+        # What eager says; without data, torch takes it.
+        raise RuntimeError(f"{func._schema.name.removeprefix('aten::')}(): does not support bool input")
+    result = original(func, types, args, kwargs)
+    if func in _BATCH_NORMS or func in _BATCH_NORM_GRADIENTS:
+        source = args[0] if func in _BATCH_NORMS else args[1]
+        return (_lying_densely(result[0], source, mode), *result[1:])
+    return result
+
+
+def _lying_densely(result: torch.Tensor | None, source: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor | None:
+    """The result of a batch norm as eager lays it on the CPU; it may be a gradient that nobody asked for."""
+    if result is None or result.device.type != "cpu":
+        return result
+    with mode:
+        dense = torch.empty_like(result, memory_format=suggest_memory_format(source))
+    return result if result.stride() == dense.stride() else dense
 
 
 def dispatch_for(inputs: Sequence[Any]) -> AbstractContextManager[None]:
