@@ -1,6 +1,8 @@
 """Where the tensors that a callable refers to live, so that every call reads them as they are then."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from operator import is_
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -21,21 +23,21 @@ class ModuleSlots:
         self.modules = list({id(m): m for root in roots.values() for m in root.modules()}.values())
         self._children = [(m._modules, tuple(m._modules.values())) for m in self.modules if m._modules]
         owners = [owner for m in self.modules for owner in (m._parameters, m._buffers)]
-        self._lengths = [(owner, len(owner)) for owner in owners]
-        self._absent = [(owner, name) for owner in owners for name, tensor in owner.items() if tensor is None]
+        self._owners, self._lengths = owners, list(map(len, owners))
+        self._absent = _Places((owner, name) for owner in owners for name, tensor in owner.items() if tensor is None)
         places: dict[int, list[tuple[dict[str, Any], str]]] = {}
         for owner in owners:
             for name, tensor in owner.items():
                 places.setdefault(id(tensor), []).append((owner, name))
         found = [places[id(item.tensor)] for item in module_state(roots)]
-        self._slots = [first for first, *_ in found]
+        self._slots = _Places(first for first, *_ in found)
         self._tied = [(first, other) for first, *others in found for other in others]
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._slots.names)
 
     def read(self) -> list[torch.Tensor]:
-        return [owner[name] for owner, name in self._slots]
+        return self._slots.read()
 
     def modes(self) -> tuple[bool, ...]:
         """Train or eval, for every module."""
@@ -45,11 +47,23 @@ class ModuleSlots:
         """Whether the modules still have the children and the tensors that were found."""
         return not self.modules or (
             all(tuple(owner.values()) == children for owner, children in self._children)
-            and all(len(owner) == length for owner, length in self._lengths)
-            and all(owner.get(name) is not None for owner, name in self._slots)
-            and all(owner.get(name) is None for owner, name in self._absent)
+            and list(map(len, self._owners)) == self._lengths
+            and not any(map(is_, self._slots.read(), repeat(None)))
+            and all(map(is_, self._absent.read(), repeat(None)))
             and all(owner[name] is other.get(alias) for (owner, name), (other, alias) in self._tied)
         )
+
+
+class _Places:
+    """Names in dicts; every call reads hundreds of them, so that a loop in Python would show."""
+
+    def __init__(self, places: Iterable[tuple[dict[str, Any], str]]) -> None:
+        listed = list(places)
+        self.owners, self.names = [owner for owner, _ in listed], [name for _, name in listed]
+
+    def read(self) -> list[Any]:
+        """What they hold; None where a name is gone."""
+        return list(map(dict.get, self.owners, self.names))
 
 
 def captured_homes(
