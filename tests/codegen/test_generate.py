@@ -37,6 +37,16 @@ def test_bfloat16_is_a_float_between_loading_and_storing(assert_golden):
     assert_golden("bfloat16", unit(generate([make_entry(program)]), "kernels_0.cpp"))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_function_runs_over_tensors_of_all_sizes(assert_golden, dynamic):
+    inputs = [torch.zeros(size) for size in ((40, 30), (40,), (2, 3, 5), ())]
+    suffix = "_dynamic" if dynamic else ""
+    program = lowered(lambda *given: tuple(x * given[-1] for x in given[:-1]), *inputs, dynamic=dynamic)
+    sources = generate([make_entry(program)])
+    assert_golden(f"group_kernels{suffix}", unit(sources, "kernels_0.cpp"))
+    assert_golden(f"group_host{suffix}", unit(sources, "host.cpp").partition("_run(")[2].partition("\n}")[0])
+
+
 WHOLE = torch.zeros(500, dtype=torch.int64)
 PROGRAMS = {
     "argmax": (lambda x: x.argmax(1), [torch.zeros(50, 700)]),

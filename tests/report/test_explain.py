@@ -53,3 +53,11 @@ def test_a_compiled_module_explains_as_its_module():
 def test_only_callables_can_be_explained():
     with pytest.raises(InputTypeError, match="got a int"):
         precast.explain(3)
+
+
+def test_a_kernel_for_many_tensors_is_one_line_that_says_how_many():
+    explanation = precast.explain(lambda *given: [each.sin() for each in given], torch.ones(3), torch.ones(2, 2))
+    (graph,) = explanation.graphs
+    assert [kernel.times for kernel in graph.kernels] == [2]
+    assert "sin, 2 times" in str(explanation)
+    assert graph.as_data()["steps"][0]["times"] == 2

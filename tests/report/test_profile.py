@@ -108,3 +108,10 @@ def test_the_roofline_is_what_takes_longer():
     roofline = Roofline(1, flops_a_second=100.0, bytes_a_second=10.0)
     assert roofline.shortest_seconds(1000, 10) == 10
     assert roofline.shortest_seconds(10, 1000) == 100
+
+
+def test_a_kernel_for_many_tensors_counts_for_each_of_them():
+    function = precast.compile(lambda *given: [each.sin() for each in given], options={"profile": True})
+    function(torch.ones(3), torch.ones(2, 2))
+    (step,) = precast.profile(function).steps
+    assert step.cost.times == 2

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from precast.codegen.canonical import canonical_key
 from precast.codegen.cpp_types import Namer
 from precast.codegen.describe import Entry, Storage
-from precast.codegen.host import Call, Embedded, write_host
-from precast.codegen.kernels import KernelFunction, kernel_parameters, write_kernel
+from precast.codegen.groups import write_group
+from precast.codegen.host import Call, Embedded, GroupCall, write_host
+from precast.codegen.kernels import KernelFunction, write_kernel
 from precast.codegen.routines import routine_sources
-from precast.ir.loops.program import Kernel
+from precast.ir.loops.canonical import canonical_key, kernel_parameters, pattern_of
+from precast.ir.loops.program import Kernel, KernelGroup, Step
 from precast.ir.loops.sources import Sources, Unit
 
 KERNELS_A_UNIT = 12
@@ -41,14 +42,21 @@ def generate(
     return Sources((*units, *fixed.units), fixed.headers)
 
 
-def _kernel_calls(entry: Entry, functions: dict[str, KernelFunction], namer: Namer) -> dict[Kernel, Call]:
-    calls: dict[Kernel, Call] = {}
+def _kernel_calls(entry: Entry, functions: dict[str, KernelFunction], namer: Namer) -> dict[Step, Call | GroupCall]:
+    calls: dict[Step, Call | GroupCall] = {}
     for step in entry.program.steps:
+        wish = step.name[:LONGEST_NAME]
         if isinstance(step, Kernel):
             key = canonical_key(step)
             if key not in functions:
-                functions[key] = write_kernel(step, namer.fresh(step.name[:LONGEST_NAME]))
+                functions[key] = write_kernel(step, namer.fresh(wish))
             calls[step] = Call(functions[key], *kernel_parameters(step))
+        elif isinstance(step, KernelGroup):
+            patterns = [pattern_of(member) for member in step.members]
+            key = f"group of {canonical_key(patterns[0].kernel)}"
+            if key not in functions:
+                functions[key] = write_group(patterns[0].kernel, namer.fresh(wish))
+            calls[step] = GroupCall(functions[key], tuple((each.buffers, each.sizes) for each in patterns))
     return calls
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from precast.codegen import timers
 from precast.codegen.cpp_types import DLPACK_TYPES, MEMORY_TYPES, Namer, identifier, index_text
 from precast.codegen.describe import Entry, Storage, describe_entry, state_buffers
+from precast.codegen.groups import row_type
 from precast.codegen.kernels import KernelFunction
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index
-from precast.ir.loops.program import Check, FallbackStep, Finish, Kernel, LibraryCall, SizeSource, Step
+from precast.ir.loops.program import Check, FallbackStep, Finish, Kernel, KernelGroup, LibraryCall, SizeSource, Step
 
 FINISHING = frozenset({"matmul", "convolution", "depthwise_convolution"})
 """Routines that take an epilogue."""
@@ -30,6 +31,14 @@ class Call:
 
 
 @dataclass(frozen=True)
+class GroupCall:
+    """A group's function, and the buffers and sizes of each of its members."""
+
+    function: KernelFunction
+    rows: tuple[tuple[tuple[Buffer, ...], tuple[Index, ...]], ...]
+
+
+@dataclass(frozen=True)
 class Embedded:
     """Data linked into the library: where the weights lie is for the linker to say."""
 
@@ -40,7 +49,7 @@ class Embedded:
 
 def write_host(
     entries: Sequence[Entry],
-    calls: Sequence[dict[Kernel, Call]],
+    calls: Sequence[dict[Step, Call | GroupCall]],
     *,
     storages: Mapping[str, Storage],
     embedded: Embedded | None,
@@ -68,7 +77,7 @@ class _EntryWriter:
         self,
         number: int,
         entry: Entry,
-        kernels: dict[Kernel, Call],
+        kernels: dict[Step, Call | GroupCall],
         places: Mapping[str, int],
         updated: set[str],
         *,
@@ -141,8 +150,8 @@ class _EntryWriter:
 
     def _step(self, step: Step) -> list[str]:
         match step:
-            case Kernel():
-                return ["    " + self._kernel_call(step)]
+            case Kernel() | KernelGroup():
+                return self._kernel_call(self.kernels[step])
             case LibraryCall():
                 return self._library_call(step)
             case Check():
@@ -160,10 +169,20 @@ class _EntryWriter:
         )
         return f"    [[maybe_unused]] auto* {self.pointers[buffer]} = {cast}({address});"
 
-    def _kernel_call(self, kernel: Kernel) -> str:
-        call = self.kernels[kernel]
-        arguments = [*(self.pointers[buffer] for buffer in call.buffers), *map(identifier, call.sizes)]
-        return f"kernels::{call.function.name}({', '.join(arguments)});"
+    def _kernel_call(self, call: Call | GroupCall) -> list[str]:
+        name = call.function.name
+        if isinstance(call, Call):
+            arguments = [*(self.pointers[buffer] for buffer in call.buffers), *map(identifier, call.sizes)]
+            return [f"    kernels::{name}({', '.join(arguments)});"]
+        rows = [[*(self.pointers[each] for each in buffers), *map(index_text, sizes)] for buffers, sizes in call.rows]
+        return [
+            "    {",
+            f"        const kernels::{row_type(name)} tensors[] = {{",
+            *(f"            {{{', '.join(row)}}}," for row in rows),
+            "        };",
+            f"        kernels::{name}(tensors, {len(rows)});",
+            "    }",
+        ]
 
     def _check(self, step: Check) -> list[str]:
         status = {"index": "PRECAST_INDEX_OUT_OF_RANGE", "value": "PRECAST_FAILED"}[step.error]

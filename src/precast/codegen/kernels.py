@@ -8,7 +8,7 @@ vector: a block of `LANES` columns is carried through the inner loop together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -28,7 +28,8 @@ from precast.codegen.cpp_types import CPP_TYPES, MEMORY_TYPES, TRUNCATION, Namer
 from precast.codegen.tiles import TILE, Crossing, Tiles, crossing
 from precast.codegen.work import condition, may_be_large
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, Symbol, Variable, atom, atoms, coefficient_of, constant
+from precast.ir.loops.canonical import kernel_parameters
+from precast.ir.loops.index import Index, Variable, atom, coefficient_of, constant
 from precast.ir.loops.program import (
     Kernel,
     Loop,
@@ -38,11 +39,10 @@ from precast.ir.loops.program import (
     statement_values,
     statements_of,
     stores_of,
-    values_of,
     variables_of,
     written_by,
 )
-from precast.ir.loops.scalars import Accumulator, IndexValue, walk
+from precast.ir.loops.scalars import Accumulator
 
 PARTS = 64
 """How many pieces a sum over everything is cut into."""
@@ -56,52 +56,50 @@ FEWEST_LANES = 64
 
 @dataclass(frozen=True)
 class KernelFunction:
-    """A C++ function and what a call passes to it: buffers, then sizes."""
+    """A C++ function; its parameters are those of `kernel_parameters`."""
 
     name: str
     text: str
     declaration: str
-    buffers: tuple[Buffer, ...]
-    sizes: tuple[str, ...]
 
 
-def kernel_parameters(kernel: Kernel) -> tuple[tuple[Buffer, ...], tuple[str, ...]]:
-    """Buffers in the order of first use, and the dynamic sizes that the kernel mentions."""
-    loaded = [load.buffer for load in loads_of(kernel.body)]
-    buffers = tuple(dict.fromkeys([*loaded, *(store.buffer for store in stores_of(kernel.body))]))
-    indices: list[Index] = [variable.extent for variable in variables_of(kernel.body)]
-    indices += [load.buffer.offset(load.indices) for load in loads_of(kernel.body)]
-    indices += [store.buffer.offset(store.indices) for store in stores_of(kernel.body)]
-    indices += [value.index for value in walk(*values_of(kernel.body)) if isinstance(value, IndexValue)]
-    names = dict.fromkeys(each.name for index in indices for each in sorted(atoms(index), key=lambda a: a.text)
-                          if isinstance(each, Symbol))  # fmt: skip
-    return buffers, tuple(names)
+class Signature:
+    """A kernel's parameters with their names and types in C++; `taken` are names that stand for something else."""
+
+    def __init__(self, kernel: Kernel, taken: Iterable[str] = ()):
+        self.buffers, self.sizes = kernel_parameters(kernel)
+        self.namer = Namer()
+        self.namer.taken |= {identifier(variable.name) for variable in variables_of(kernel.body)}
+        self.namer.taken |= {*map(identifier, self.sizes), *taken}
+        self.pointers = {buffer: self.namer.fresh(buffer.name) for buffer in self.buffers}
+        self._written = set(written_by(kernel))
+
+    def type_of(self, buffer: Buffer) -> str:
+        return ("" if buffer in self._written else "const ") + MEMORY_TYPES[buffer.dtype]
+
+    @property
+    def parameters(self) -> list[str]:
+        pointers = [f"{self.type_of(buffer)}* __restrict__ {name}" for buffer, name in self.pointers.items()]
+        return pointers + [f"const int64_t {identifier(size)}" for size in self.sizes]
 
 
 def write_kernel(kernel: Kernel, name: str) -> KernelFunction:
     """Print `kernel` as the function `name`."""
-    buffers, sizes = kernel_parameters(kernel)
-    namer = Namer()
-    for variable in variables_of(kernel.body):
-        namer.taken.add(identifier(variable.name))
-    namer.taken |= set(map(identifier, sizes))
-    pointers = {buffer: namer.fresh(buffer.name) for buffer in buffers}
-    written = set(written_by(kernel))
-    types = {buffer: ("" if buffer in written else "const ") + MEMORY_TYPES[buffer.dtype] for buffer in buffers}
-    parameters = [f"{types[buffer]}* __restrict__ {pointers[buffer]}" for buffer in buffers]
-    parameters += [f"const int64_t {identifier(size)}" for size in sizes]
-    header = f"void {name}({', '.join(parameters)})"
+    signature = Signature(kernel)
+    header = f"void {name}({', '.join(signature.parameters)})"
     lines = [f"// {origin}" for origin in kernel.origins]
-    lines += [f"{header} {{", *_indented(_KernelWriter(namer, pointers).top_level(kernel.body)), "}"]
-    return KernelFunction(name, "\n".join(lines) + "\n", f"{header};", buffers, sizes)
+    lines += [f"{header} {{", *indented(KernelWriter(signature).top_level(kernel.body)), "}"]
+    return KernelFunction(name, "\n".join(lines) + "\n", f"{header};")
 
 
-class _KernelWriter:
-    def __init__(self, namer: Namer, pointers: dict[Buffer, str]):
-        self.namer, self.pointers = namer, pointers
+class KernelWriter:
+    """Prints statements of one kernel."""
+
+    def __init__(self, signature: Signature):
+        self.namer, self.pointers = signature.namer, signature.pointers
         self.accumulators: dict[Accumulator, str] = {}
         self.in_vector: set[Accumulator] = set()
-        self.expressions = Expressions(namer, pointers, self.accumulators)
+        self.expressions = Expressions(self.namer, self.pointers, self.accumulators)
 
     def top_level(self, body: tuple[Statement, ...]) -> list[str]:
         lines: list[str] = []
@@ -180,7 +178,7 @@ class _KernelWriter:
         inner = _scoped(self.body(loop.body), is_alone=bool(loop.variables))
         for position, variable in reversed(list(enumerate(loop.variables))):
             pragma = [pragmas[position]] if position in pragmas else []
-            inner = [*pragma, _header(variable), *_indented(inner), "}"]
+            inner = [*pragma, _header(variable), *indented(inner), "}"]
         return lines + inner
 
     def tiled(self, loop: Loop, directions: Crossing, *, is_outermost: bool) -> list[str]:
@@ -193,7 +191,7 @@ class _KernelWriter:
         headers += [f"for (int64_t {block} = 0; {block} < {index_text(each.extent)}; {block} += {TILE}) {{"
                     for each, block in blocks.items()]  # fmt: skip
         for header in reversed(headers):
-            inner = [header, *_indented(inner), "}"]
+            inner = [header, *indented(inner), "}"]
         is_parallel = is_outermost and may_be_large(loop)
         return [
             *([f"#pragma omp parallel for collapse({len(headers)}){condition(loop)}"] if is_parallel else []),
@@ -206,7 +204,7 @@ class _KernelWriter:
         self.expressions.tiles = {}
         for each, pragma in ((tiles.directions.last, ["#pragma omp simd"]), (tiles.directions.across, [])):
             stop = f"std::min<int64_t>({tiles.blocks[each]} + {TILE}, {index_text(each.extent)})"
-            inner = [*pragma, _header(each, (tiles.blocks[each], stop)), *_indented(inner), "}"]
+            inner = [*pragma, _header(each, (tiles.blocks[each], stop)), *indented(inner), "}"]
         return lines + inner
 
     def reduction(self, loop: Loop, bounds: tuple[str, str] | None = None) -> list[str]:
@@ -215,13 +213,13 @@ class _KernelWriter:
         inner = self.vector_reduction(loop, last, bounds if not outer else None)
         for position, variable in reversed(list(enumerate(outer))):
             header = _header(variable, bounds if position == 0 else None)
-            inner = [header, *_indented(inner), "}"]
+            inner = [header, *indented(inner), "}"]
         return inner
 
     def vector_reduction(self, loop: Loop, variable: Variable, bounds: tuple[str, str] | None) -> list[str]:
         """The last variable of a reduction as a vector, in blocks where that keeps digits."""
         if not _is_free(loop, variable):
-            return [_header(variable, bounds), *_indented(self.body(loop.body)), "}"]
+            return [_header(variable, bounds), *indented(self.body(loop.body)), "}"]
         parts = with_parts(loop, extremes=True)
         has_sum = any(part.kind == "sum" for part in parts.of.values())
         names = {part: self.namer.fresh(part.name) for part in parts.of.values()}
@@ -236,7 +234,7 @@ class _KernelWriter:
         lines.append(f"#pragma omp simd{clauses}")
         lines += [
             _header(variable, (block if is_long else start, inner_stop)),
-            *_indented(self.body(parts.loop.body)),
+            *indented(self.body(parts.loop.body)),
             "}",
         ]
         lines += [joined(total, self.accumulators[total], part, names[part]) for total, part in parts.of.items()]
@@ -244,7 +242,7 @@ class _KernelWriter:
             return lines
         end = f"const int64_t {inner_stop} = std::min<int64_t>({block} + {BLOCK}, {stop});"
         header = f"for (int64_t {block} = {start}; {block} < {stop}; {block} += {BLOCK}) {{"
-        return [header, *_indented([end, *lines]), "}"]
+        return [header, *indented([end, *lines]), "}"]
 
     def lane_loop(self, loop: Loop, *, is_outermost: bool) -> list[str]:
         """The last variable in blocks, each block carried through the body as one vector."""
@@ -257,7 +255,7 @@ class _KernelWriter:
         headers.append(f"for (int64_t {lanes.block} = 0; {lanes.block} < {extent}; {lanes.block} += {lanes.room}) {{")
         inner = [count, *self.lane_body(loop.body, lanes)]
         for header in reversed(headers):
-            inner = [header, *_indented(inner), "}"]
+            inner = [header, *indented(inner), "}"]
         if not is_outermost or not may_be_large(loop):
             return inner
         collapse = f" collapse({len(headers)})" if len(headers) > 1 else ""
@@ -275,7 +273,7 @@ class _KernelWriter:
             lines += self.declare_lanes(first.accumulators, lanes)
             inner = self.lane_reduction(first, lanes) if first.variables else self.lane_body(first.body, lanes)
             for variable in reversed(first.variables[:-1]):
-                inner = [_header(variable), *_indented(inner), "}"]
+                inner = [_header(variable), *indented(inner), "}"]
             lines += inner
         return lines
 
@@ -284,12 +282,12 @@ class _KernelWriter:
         variable = loop.variables[-1]
         parts = with_parts(loop, extremes=False)
         if not parts.of:
-            return [_header(variable), *_indented(self.lane_body(loop.body, lanes)), "}"]
+            return [_header(variable), *indented(self.lane_body(loop.body, lanes)), "}"]
         is_long = not _is_at_most(variable.extent, LANE_BLOCK)
         stop, block = index_text(variable.extent), self.namer.fresh(f"{variable.name}_block")
         bounds = (block, f"{block}_end") if is_long else None
         lines = self.declare_lanes(tuple(parts.of.values()), lanes)
-        lines += [_header(variable, bounds), *_indented(self.lane_body(parts.loop.body, lanes)), "}"]
+        lines += [_header(variable, bounds), *indented(self.lane_body(parts.loop.body, lanes)), "}"]
         joins = [joined(total, self.accumulators[total], part, self.accumulators[part])
                  for total, part in parts.of.items()]  # fmt: skip
         lines += lanes.loop(joins)
@@ -297,7 +295,7 @@ class _KernelWriter:
             return lines
         end = f"const int64_t {block}_end = std::min<int64_t>({block} + {LANE_BLOCK}, {stop});"
         header = f"for (int64_t {block} = 0; {block} < {stop}; {block} += {LANE_BLOCK}) {{"
-        return [header, *_indented([end, *lines]), "}"]
+        return [header, *indented([end, *lines]), "}"]
 
     def declare_lanes(self, accumulators: tuple[Accumulator, ...], lanes: _Lanes) -> list[str]:
         names = {each: self.namer.fresh(each.name) for each in accumulators}
@@ -327,16 +325,21 @@ class _KernelWriter:
         inner += self.nest(loop, bounds) if _has_inner_loop(loop) else self.reduction(loop, bounds)
         inner += [f"{array}[{part}] = {self.accumulators[each]};" for each, array in part_arrays.items()]
         lines += [f"#pragma omp parallel for{condition(loop)}",
-                  f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *_indented(inner), "}"]  # fmt: skip
+                  f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *indented(inner), "}"]  # fmt: skip
         self.accumulators.update(names)
         results = [combined(each.kind, names[each], f"{array}[{part}]") for each, array in part_arrays.items()]
-        return [*lines, f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *_indented(results), "}"]
+        return [*lines, f"for (int64_t {part} = 0; {part} < {PARTS}; ++{part}) {{", *indented(results), "}"]
+
+    def part(self, loop: Loop, bounds: tuple[str, str]) -> list[str]:
+        """A plain loop over one variable from and up to somewhere."""
+        (variable,) = loop.variables
+        return ["#pragma omp simd", _header(variable, bounds), *indented(self.body(loop.body)), "}"]
 
     def nest(self, loop: Loop, bounds: tuple[str, str]) -> list[str]:
         """Loops one inside the other around a body with loops of its own; `bounds` are those of the first."""
         inner = self.body(loop.body)
         for position, variable in reversed(list(enumerate(loop.variables))):
-            inner = [_header(variable, bounds if position == 0 else None), *_indented(inner), "}"]
+            inner = [_header(variable, bounds if position == 0 else None), *indented(inner), "}"]
         return inner
 
 
@@ -352,7 +355,7 @@ class _Lanes:
 
     def loop(self, body: list[str]) -> list[str]:
         header = f"for (int64_t {self.lane} = 0; {self.lane} < {self.count}; ++{self.lane}) {{"
-        return ["#pragma omp simd", header, *_indented(body), "}"]
+        return ["#pragma omp simd", header, *indented(body), "}"]
 
 
 def _runs_along_outer(loop: Loop) -> bool:
@@ -419,7 +422,7 @@ def _grouped(body: tuple[Statement, ...]) -> list[list[Statement]]:
 
 def _scoped(lines: list[str], *, is_alone: bool) -> list[str]:
     """Names of one run of statements do not meet those of the next."""
-    return lines if is_alone or not any(line.startswith("const ") for line in lines) else ["{", *_indented(lines), "}"]
+    return lines if is_alone or not any(line.startswith("const ") for line in lines) else ["{", *indented(lines), "}"]
 
 
 def _pragmas(loop: Loop, *, is_outermost: bool, is_innermost: bool) -> dict[int, str]:
@@ -448,5 +451,6 @@ def _has_inner_loop(loop: Loop) -> bool:
     return any(isinstance(statement, Loop) for statement in statements_of(loop.body))
 
 
-def _indented(lines: list[str]) -> list[str]:
+def indented(lines: list[str]) -> list[str]:
+    """The lines one level further in."""
     return [f"    {line}" for line in lines]

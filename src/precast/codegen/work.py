@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from precast.codegen.cpp_types import index_text
 from precast.ir.loops.index import Index, constant, product
-from precast.ir.loops.program import Loop, statement_values
+from precast.ir.loops.program import Loop, Statement, statement_values
 from precast.ir.loops.scalars import LIGHT, Apply, Scalar, walk
 
 PARALLEL_WORK = 32768
@@ -25,11 +25,16 @@ def condition(loop: Loop) -> str:
 
 def _work(loop: Loop) -> Index:
     """Operations in all iterations, roughly."""
+    return product(variable.extent for variable in loop.variables) * work_of(loop.body)
+
+
+def work_of(body: tuple[Statement, ...]) -> Index:
+    """Operations of statements that run once, roughly."""
     total = constant(0)
-    for statement in loop.body:
+    for statement in body:
         values = () if isinstance(statement, Loop) else statement_values(statement)
         total = total + (_work(statement) if isinstance(statement, Loop) else sum(map(_value_work, values)))
-    return product(variable.extent for variable in loop.variables) * total
+    return total
 
 
 def _value_work(value: Scalar) -> int:

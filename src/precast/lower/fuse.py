@@ -27,6 +27,7 @@ from precast.ir.loops.scalars import Constant, Load, Named, Scalar, apply
 from precast.lower.coalesce import scatter_onto, write_in_place
 from precast.lower.collapse import collapse_loops
 from precast.lower.epilogues import absorb_epilogues
+from precast.lower.group import group_kernels
 from precast.lower.inline import inline_producers
 from precast.lower.layouts import channels_last
 from precast.lower.merge import merge_kernels
@@ -58,6 +59,7 @@ def fuse(program: LoopProgram) -> LoopProgram:
         order_loops,
         tidy_names,
         overwrite_dying,
+        group_kernels,
     ):
         program = fusing_pass(program)
     return program

@@ -11,10 +11,10 @@ from precast.codegen.describe import Entry
 from precast.compilers.native_split import SplitGraph
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, constant
-from precast.ir.loops.program import FallbackStep, Kernel, LibraryCall, Step, read_by, written_by
+from precast.ir.loops.program import FallbackStep, Kernel, KernelGroup, LibraryCall, Step, read_by, written_by
 from precast.ir.node_meta import source_line_of
 from precast.ops.random import random_seed
-from precast.report.step_costs import operators_of
+from precast.report.step_costs import operators_of, times_of
 
 _LONGEST_NAME = 44
 _KINDS = ("forward", "backward", "inference", "joint")
@@ -22,12 +22,16 @@ _KINDS = ("forward", "backward", "inference", "joint")
 
 @dataclass(frozen=True)
 class StepLine:
-    """A kernel or a library call: the operators that are in it, and the bytes it reads and writes."""
+    """A kernel or a library call: the operators that are in it, and the bytes it reads and writes.
+
+    A kernel that does the same to many tensors says to how many.
+    """
 
     kind: str
     name: str
     operators: tuple[str, ...]
     moved: Index
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class GraphExplanation:
             "graph": self.name,
             "steps": [
                 {"kind": step.kind, "name": step.name, "operators": step.operators, "bytes": _number(step.moved)}
+                | ({} if step.times == 1 else {"times": step.times})
                 for step in (*self.kernels, *self.library_calls)
             ],
             "fallbacks": [{"operator": line.operator, "at": line.at} for line in self.fallbacks],
@@ -99,7 +104,7 @@ def explain_graph(name: str, split: SplitGraph, entries: Sequence[Entry]) -> Gra
     ]
     return GraphExplanation(
         kind_of_graph(name),
-        tuple(_step_line("kernel", step) for step in steps if isinstance(step, Kernel)),
+        tuple(_step_line("kernel", step) for step in steps if isinstance(step, Kernel | KernelGroup)),
         tuple(_step_line("library", step) for step in steps if isinstance(step, LibraryCall)),
         tuple(fallbacks),
         tuple(TorchLine(str(node.target), _line(node)) for node in left),
@@ -118,8 +123,9 @@ def _line(node: fx.Node) -> str | None:
     return str(line) if line else None
 
 
-def _step_line(kind: str, step: Kernel | LibraryCall) -> StepLine:
-    return StepLine(kind, step.name, operators_of(step), _total(each.byte_size for each in _touched(step)))
+def _step_line(kind: str, step: Kernel | KernelGroup | LibraryCall) -> StepLine:
+    moved = _total(each.byte_size for each in _touched(step))
+    return StepLine(kind, step.name, operators_of(step), moved, times_of(step))
 
 
 def _touched(step: Step) -> Iterable[Buffer]:
@@ -133,7 +139,7 @@ def _total(sizes: Iterable[Index]) -> Index:
 def _step_lines(steps: Sequence[StepLine]) -> list[str]:
     shown = [step.name if len(step.name) <= _LONGEST_NAME else f"{step.name[: _LONGEST_NAME - 1]}…" for step in steps]
     names = max(map(len, shown), default=0)
-    words = [", ".join(step.operators) for step in steps]
+    words = [", ".join(step.operators) + (f", {step.times} times" if step.times > 1 else "") for step in steps]
     longest = max(map(len, words), default=0)
     return [
         f"  {step.kind:<8} {name:<{names}}   {word:<{longest}}   {_bytes(step.moved)}"

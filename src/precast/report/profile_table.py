@@ -60,7 +60,7 @@ def _row(group: Sequence[StepProfile], total: float, roofline: Roofline) -> tupl
     return (
         f"{seconds * 1000:.3f}",
         f"{seconds / total:.1%}" if total else "-",
-        str(len(group)),
+        str(sum(step.cost.times for step in group)),
         cost.kind,
         _shortened(", ".join(cost.operators) or cost.name),
         f"{moved / 1e6:.2f}",

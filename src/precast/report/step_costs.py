@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from precast.ir.loops.index import Computed, Index, Symbol, Variable, evaluate
-from precast.ir.loops.program import Check, FallbackStep, LibraryCall, Step, read_by, written_by
+from precast.ir.loops.program import Check, FallbackStep, KernelGroup, LibraryCall, Step, read_by, written_by
 from precast.ir.node_meta import has_value, module_path_of, source_line_of, value_of
 from precast.ops.cost import bytes_moved, flops, size_hint
 from precast.ops.facts import Fact, facts_of
@@ -30,6 +30,8 @@ class StepCost:
     lines: tuple[str, ...]
     moved: int
     flops: int
+    times: int = 1
+    """To how many tensors a kernel does the same."""
 
 
 def costs_of(steps: Sequence[Step], graph: fx.Graph) -> tuple[StepCost, ...]:
@@ -46,6 +48,7 @@ def costs_of(steps: Sequence[Step], graph: fx.Graph) -> tuple[StepCost, ...]:
             tuple(dict.fromkeys(place for node in own if (place := place_of(node)))),
             sum(_number(buffer.byte_size, sizes) for buffer in dict.fromkeys((*read_by(step), *written_by(step)))),
             round(share),
+            times_of(step),
         )
         for step, own, share in zip(steps, members, shares, strict=True)
     )
@@ -74,6 +77,11 @@ def kind_of(step: Step) -> str:
         case Check():
             return "check"
     return "kernel"
+
+
+def times_of(step: Step) -> int:
+    """How many kernels run as this one."""
+    return len(step.members) if isinstance(step, KernelGroup) else 1
 
 
 def place_of(node: fx.Node) -> str:

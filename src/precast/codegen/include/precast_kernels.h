@@ -1,6 +1,7 @@
 // What generated loops are written with: element types and the operations of loop IR by name.
 #pragma once
 
+#include "precast_groups.h"
 #include "precast_math.h"
 #include "precast_random.h"
 #include "precast_special.h"

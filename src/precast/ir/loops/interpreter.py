@@ -19,6 +19,7 @@ from precast.ir.loops.program import (
     Check,
     FallbackStep,
     Kernel,
+    KernelGroup,
     LibraryCall,
     Loop,
     LoopProgram,
@@ -124,6 +125,9 @@ class _Run:
         match step:
             case Kernel():
                 self.enter_kernel(step)
+            case KernelGroup():
+                for member in step.members:
+                    self.enter_kernel(member)
             case LibraryCall():
                 numbers = [self.number(number) for number in step.numbers]
                 inputs, outputs = ([self.window(view) for view in views] for views in (step.inputs, step.outputs))

@@ -12,6 +12,7 @@ from precast.ir.loops.program import (
     FallbackStep,
     Finish,
     Kernel,
+    KernelGroup,
     LibraryCall,
     Loop,
     LoopProgram,
@@ -51,6 +52,9 @@ def print_step(step: Step) -> list[str]:
     match step:
         case Kernel():
             return print_kernel(step)
+        case KernelGroup(name, members):
+            lines = [line for each in members for line in print_kernel(each)]
+            return [f"group {name}: {len(members)} kernels as one", *("  " + line for line in lines)]
         case LibraryCall():
             inputs, outputs = (", ".join(map(_view_text, views)) for views in (step.own_inputs, step.outputs))
             numbers = "".join(f", {number}" for number in step.numbers)

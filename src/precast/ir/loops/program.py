@@ -71,6 +71,34 @@ class Kernel:
         return tuple(dict.fromkeys(load.buffer for load in loads_of(self.body)))
 
 
+@dataclass(frozen=True, eq=False)
+class KernelGroup:
+    """Kernels that do the same to different tensors, of whatever sizes: they run as one.
+
+    Their patterns (`canonical.pattern_of`) are equal, and none touches what another writes.
+    """
+
+    name: str
+    members: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        writers = Counter(buffer for each in self.members for buffer in each.written)
+        touching = Counter(buffer for each in self.members for buffer in {*each.read, *each.written})
+        assert all(touching[buffer] == 1 for buffer in writers), f"members of {self.name} depend on each other"
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(origin for each in self.members for origin in each.origins))
+
+    @cached_property
+    def written(self) -> tuple[Buffer, ...]:
+        return tuple(buffer for each in self.members for buffer in each.written)
+
+    @cached_property
+    def read(self) -> tuple[Buffer, ...]:
+        return tuple(dict.fromkeys(buffer for each in self.members for buffer in each.read))
+
+
 FINISHES = {
     "add": 2, "mul": 2, "relu": 1, "relu6": 1, "gelu": 1, "gelu_tanh": 1, "silu": 1, "tanh": 1, "sigmoid": 1,
     "hardswish": 1,
@@ -148,7 +176,7 @@ class FallbackStep:
     at: str | None = None
 
 
-Step = Kernel | LibraryCall | FallbackStep | Check
+Step = Kernel | KernelGroup | LibraryCall | FallbackStep | Check
 
 
 @dataclass(frozen=True)
@@ -261,7 +289,7 @@ def variables_of(body: tuple[Statement, ...]) -> tuple[Variable, ...]:
 
 def written_by(step: Step) -> tuple[Buffer, ...]:
     match step:
-        case Kernel():
+        case Kernel() | KernelGroup():
             return step.written
         case LibraryCall():
             return tuple(view.buffer for view in step.outputs)
@@ -273,7 +301,7 @@ def written_by(step: Step) -> tuple[Buffer, ...]:
 
 def read_by(step: Step) -> tuple[Buffer, ...]:
     match step:
-        case Kernel():
+        case Kernel() | KernelGroup():
             return step.read
         case LibraryCall():
             return tuple(view.buffer for view in step.inputs)

@@ -11,6 +11,7 @@ from precast.ir.loops.program import (
     Check,
     FallbackStep,
     Kernel,
+    KernelGroup,
     LibraryCall,
     Loop,
     Statement,
@@ -107,7 +108,9 @@ def with_buffers(step: Step, names: Mapping[Buffer, Buffer]) -> Step:
         return step
     match step:
         case Kernel():
-            return replace(step, body=replace_buffers(step.body, names))
+            return _with_other_buffers(step, names)
+        case KernelGroup():
+            return replace(step, members=tuple(_with_other_buffers(each, names) for each in step.members))
         case LibraryCall():
             inputs, outputs = ([_with_buffer(view, names) for view in each] for each in (step.inputs, step.outputs))
             return replace(step, inputs=tuple(inputs), outputs=tuple(outputs))
@@ -116,6 +119,10 @@ def with_buffers(step: Step, names: Mapping[Buffer, Buffer]) -> Step:
             return replace(step, inputs=tuple(read), outputs=tuple(written))
         case Check():
             return replace(step, failed=names.get(step.failed, step.failed))
+
+
+def _with_other_buffers(kernel: Kernel, names: Mapping[Buffer, Buffer]) -> Kernel:
+    return replace(kernel, body=replace_buffers(kernel.body, names))
 
 
 def _with_buffer(view: View, names: Mapping[Buffer, Buffer]) -> View:

@@ -1,0 +1,35 @@
+// How the threads of a parallel region share the iterations of many loops.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace precast {
+
+struct range {
+    int64_t start, stop;
+};
+
+// What falls to this thread when loops of `total` iterations together are put one after the other and cut into equal parts.
+class share {
+public:
+    explicit share(int64_t total)
+        : share(total, omp_get_thread_num(), omp_get_num_threads()) {}
+
+    // Those of the next loop's iterations; none if its end is before its start.
+    range next(int64_t count) {
+        const int64_t before = position;
+        position += count;
+        return {std::max<int64_t>(first - before, 0), std::min<int64_t>(last - before, count)};
+    }
+
+private:
+    share(int64_t total, int64_t thread, int64_t threads)
+        : first(total * thread / threads), last(total * (thread + 1) / threads) {}
+
+    int64_t first, last, position = 0;
+};
+
+}  // namespace precast
