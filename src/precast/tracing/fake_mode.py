@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError
+from precast.tracing.certain_answers import CertainAnswers
 
 _aten = torch.ops.aten
 # Torch lists a shape function for these but does not install it, and their kernels turn sizes into numbers.
@@ -47,13 +48,21 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     It is torch's own class, as control-flow operators find their rule by the exact class of a mode.
     """
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
-    mode.dispatch = partial(_dispatch, mode, mode.dispatch)  # type: ignore[method-assign]
+    mode.dispatch = partial(_dispatch, mode, mode.dispatch, CertainAnswers())  # type: ignore[method-assign]
     return mode
 
 
 def _dispatch(
-    mode: FakeTensorMode, original: Callable[..., Any], func: Any, types: Any, args: Any = (), kwargs: Any = None
+    mode: FakeTensorMode,
+    original: Callable[..., Any],
+    certain: CertainAnswers,
+    func: Any,
+    types: Any,
+    args: Any = (),
+    kwargs: Any = None,
 ) -> Any:
+    if (answer := certain.answer(func, args)) is not None:
+        return answer
     if func in _BY_DECOMPOSITION and _has_symbolic_sizes(args):
         with mode:
             return decomposition_table[func](*args, **(kwargs or {}))
@@ -71,6 +80,7 @@ def _dispatch(
         # What eager says; without data, torch takes it.
         raise RuntimeError(f"{func._schema.name.removeprefix('aten::')}(): does not support bool input")
     result = original(func, types, args, kwargs)
+    certain.note(func, args, result)
     if func in _BATCH_NORMS or func in _BATCH_NORM_GRADIENTS:
         source = args[0] if func in _BATCH_NORMS else args[1]
         return (_lying_densely(result[0], source, mode), *result[1:])
