@@ -78,6 +78,12 @@ def test_views_of_matrices_cost_no_kernel():
     assert str(call.inputs[0].offset) == "1"
 
 
+def test_a_matrix_that_repeats_a_row_is_written_out_for_the_library():
+    program = fuse(lowered(lambda a, b: a.expand(6, 5) @ b, matrix(1, 5), matrix(5, 4)))
+    _, call = program.steps
+    assert call.inputs[0].strides == (constant(5), constant(1))
+
+
 def test_a_value_that_another_iteration_needs_is_not_merged():
     program = fuse(lowered(lambda a: (e := a.exp()) + e.t(), matrix(5, 5)))
     assert len(kernels(program)) == 2

@@ -103,7 +103,7 @@ def inline_producers(program: LoopProgram) -> LoopProgram:
             if definition is not None:
                 definitions[definition.buffer] = definition
         elif isinstance(step, LibraryCall):
-            inputs = tuple(_inline_into_view(_inline_into_view(view, views), definitions) for view in step.inputs)
+            inputs = tuple(_read_by_call(step, view, views, definitions) for view in step.inputs)
             step = step if inputs == step.inputs else replace(step, inputs=inputs)
         steps.append(step)
     return with_steps(program, steps)
@@ -218,6 +218,19 @@ def _view_definition(kernel: Kernel, views: dict[Buffer, Definition]) -> Definit
         return None
     source = views.get(load.buffer)
     return definition if source is None else replace(definition, value=source.at(load.indices))
+
+
+def _read_by_call(
+    call: LibraryCall, view: View, views: dict[Buffer, Definition], definitions: dict[Buffer, Definition]
+) -> View:
+    source = _inline_into_view(_inline_into_view(view, views), definitions)
+    # A matrix that repeats a row or a column, as the gradient of a sum does, no library multiplies.
+    return view if call.routine == "matmul" and _repeats(source) else source
+
+
+def _repeats(matrices: View) -> bool:
+    steps = zip(matrices.shape[-2:], matrices.strides[-2:], strict=True)
+    return any(stride == constant(0) and size.constant != 1 for size, stride in steps)
 
 
 def _inline_into_view(view: View, definitions: dict[Buffer, Definition]) -> View:
