@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError
 from precast.tracing.certain_answers import CertainAnswers
+from precast.tracing.least_squares import fake_lstsq
 
 _aten = torch.ops.aten
 # Torch lists a shape function for these but does not install it, and their kernels turn sizes into numbers.
@@ -70,6 +71,9 @@ def _dispatch(
         assert mode.shape_env is not None, "symbolic sizes come from a shape environment"
         with _backend_chosen_without_guards(mode.shape_env):
             return original(func, types, args, kwargs)
+    if func is _aten.linalg_lstsq.default:
+        with mode:
+            return fake_lstsq(*args, **(kwargs or {}))
     if func in _COMPRESSIONS and args[0].requires_grad:
         raise CaptureError(
             "The program compresses a tensor that requires grad into a sparse one.",
