@@ -9,13 +9,13 @@ from pathlib import Path
 from precast.ir.loops.sources import Sources, Unit
 
 ROUTINE_FILES = {
-    "convolution": "convolution",
-    "convolution_backward_data": "convolution",
-    "convolution_backward_weights": "convolution",
-    "depthwise_convolution": "convolution",
+    "convolution_backward_data": ("convolution",),
+    "convolution_backward_weights": ("convolution",),
+    "depthwise_convolution": ("convolution",),
+    "matmul": ("matmul", "product"),
 }
-"""Which source file has a routine, where it is not the file of its own name."""
-IN_LOOPS = frozenset({"convolution", "scan", "search", "sort"})
+"""Which source files have a routine, where it is not the file of its own name."""
+IN_LOOPS = frozenset({"convolution", "product", "scan", "search", "sort"})
 """Files whose loops run slower when they are compiled as routines are."""
 NEEDS_ONEDNN = frozenset({"convolution", "matmul"})
 """Files that call oneDNN."""
@@ -24,7 +24,7 @@ _HERE = Path(__file__).parent
 
 def routine_sources(routines: Iterable[str]) -> Sources:
     """What every library has, and these routines. Which program it is for does not matter."""
-    files = sorted({ROUTINE_FILES.get(routine, routine) for routine in routines})
+    files = sorted({file for routine in routines for file in ROUTINE_FILES.get(routine, (routine,))})
     return Sources(tuple(_unit(name) for name in ("support", "state", *files)), _headers())
 
 

@@ -1,10 +1,10 @@
-// Matrix products: oneDNN where it has the type and the layout, plain loops elsewhere (double, integers).
+// Matrix products: oneDNN, or loops of ours that are faster for some shapes; plain loops for double and integers.
 //
-// Inputs: left, right. Output: result. All have the same rank; leading dimensions are batches.
-#include <cstring>
-
+// Inputs: left, right. Output: result. All have the same rank; leading dimensions are batches. Numbers: who computes it, if that
+// was found out when the program was compiled.
 #include "epilogue.h"
 #include "primitive.h"
+#include "product.h"
 
 namespace precast {
 
@@ -48,47 +48,15 @@ void prepare(const strided* inputs, const strided& result, const epilogue& epilo
     made.create(plan);
 }
 
-// A few rows by a matrix whose columns lie one after the other, as linear layers have it: oneDNN would rearrange it first,
-// which takes longer than the product. Done if nothing but a bias follows.
-constexpr int64_t few_rows = 4, long_depth = 64;
+// Who computes a product, as generated code has it. Without a number, or with 0, the rule of thumb decides.
+enum way { by_rule, by_onednn, by_own_loops };
 
-bool is_few_rows(const strided* inputs, const strided& result, const epilogue& epilogue) {
-    const auto &left = inputs[0], &right = inputs[1];
-    if (result.rank != 2 || type_of(result.dtype) != dnnl_f32 || right.is_constant || result.sizes[0] > few_rows) return false;
-    const bool is_along = left.strides[1] == 1 && right.strides[0] == 1 && left.sizes[1] >= long_depth;
-    return is_along && (epilogue.size == 0 || (epilogue.size == 1 && starts_with_bias(inputs, epilogue, 1)));
-}
-
-// One column at a time, so that memory is read from front to back; four sums at once, so that none waits for another.
-float dot(const float* a, const float* b, int64_t length) {
-    typedef float vector __attribute__((vector_size(64)));
-    constexpr int64_t lanes = 16, together = 4;
-    vector sums[together] = {};
-    int64_t k = 0;
-    for (; k + lanes * together <= length; k += lanes * together)
-        for (int64_t each = 0; each < together; ++each) {
-            vector x, y;
-            std::memcpy(&x, a + k + each * lanes, sizeof x);
-            std::memcpy(&y, b + k + each * lanes, sizeof y);
-            sums[each] += x * y;
-        }
-    const vector joined = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    float total = 0;
-    for (int64_t each = 0; each < lanes; ++each) total += joined[each];
-    for (; k < length; ++k) total += a[k] * b[k];
-    return total;
-}
-
-void multiply_few_rows(const strided* inputs, const strided& result, const float* bias) {
-    const int64_t depth = inputs[0].sizes[1], columns = result.sizes[1], step = inputs[1].strides[1];
-    const auto *left = static_cast<const float*>(inputs[0].data), *right = static_cast<const float*>(inputs[1].data);
-    auto* target = static_cast<float*>(result.data);
-#pragma omp parallel for if (depth * columns > 65536)
-    for (int64_t column = 0; column < columns; ++column)
-        for (int64_t row = 0; row < result.sizes[0]; ++row) {
-            const float sum = dot(left + row * inputs[0].strides[0], right + column * step, depth);
-            target[row * result.strides[0] + column * result.strides[1]] = sum + (bias ? bias[column] : 0);
-        }
+// False if another way was chosen, or is likely to be better: a constant has been packed, which is better still.
+bool run_own_loops(context& context, const strided* inputs, const strided& result, way chosen, const epilogue& epilogue) {
+    if (chosen == by_onednn) return false;
+    const auto problem = product_as_it_lies(inputs, result, epilogue);
+    const bool is_wanted = problem && (chosen == by_own_loops || (!inputs[1].is_constant && is_best_as_it_lies(*problem)));
+    return is_wanted && multiply_as_it_lies(context, *problem);
 }
 
 // Where matrix number `number` of a batch of any rank starts, by the sizes of the result's batch.
@@ -154,10 +122,8 @@ bool is_empty(const strided* inputs, const strided& result) {
 int32_t matmul(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers, const epilogue& epilogue) {
     const auto& result = outputs[0];
     primitive* found = nullptr;
-    if (!is_empty(inputs, result) && is_few_rows(inputs, result, epilogue)) {
-        multiply_few_rows(inputs, result, epilogue.size ? static_cast<const float*>(inputs[epilogue.steps[0].operand].data) : nullptr);
-        return PRECAST_OK;
-    }
+    const auto chosen = numbers ? static_cast<way>(numbers[0]) : by_rule;
+    if (!is_empty(inputs, result) && run_own_loops(*context, inputs, result, chosen, epilogue)) return PRECAST_OK;
     if (type_of(result.dtype) != dnnl_data_type_undef && !is_empty(inputs, result)) {
         if (!context->matmuls) context->matmuls = std::make_unique<primitives>();
         auto& cache = static_cast<primitives&>(*context->matmuls);

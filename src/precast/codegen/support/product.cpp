@@ -1,0 +1,54 @@
+#include "product.h"
+
+#include "few_rows.h"
+#include "panel_product.h"
+
+namespace precast {
+
+namespace {
+
+bool is_single(const strided& operand) { return operand.dtype.code == 2 && operand.dtype.bits == 32; }
+
+// Operands of an epilogue as a vector epilogue wants them: rows are pixels, columns are channels.
+std::vector<strided> as_images(const strided* inputs, const epilogue& epilogue) {
+    int32_t count = 0;
+    for (int32_t each = 0; each < epilogue.size; ++each) count = std::max(count, epilogue.steps[each].operand + 1);
+    std::vector<strided> images(inputs, inputs + count);
+    for (auto& image : images) {
+        const int64_t sizes[] = {1, image.sizes[1], 1, image.sizes[0]}, strides[] = {0, image.strides[1], 0, image.strides[0]};
+        image.rank = 4;
+        std::copy(sizes, sizes + 4, image.sizes);
+        std::copy(strides, strides + 4, image.strides);
+    }
+    return images;
+}
+
+}  // namespace
+
+std::optional<product_problem> product_as_it_lies(const strided* inputs, const strided& result, const epilogue& epilogue) {
+    const auto &left = inputs[0], &right = inputs[1];
+    if (result.rank != 2 || !is_single(result) || !is_single(left) || !is_single(right)) return {};
+    if (left.strides[1] != 1 || right.strides[0] != 1 || (result.strides[1] != 1 && result.sizes[1] != 1)) return {};
+    product_problem problem{static_cast<const float*>(left.data), static_cast<const float*>(right.data), static_cast<float*>(result.data),
+                            result.sizes[0], result.sizes[1], left.sizes[1], left.strides[0], right.strides[1], result.strides[0], {}};
+    if (epilogue.size && !problem.finish.set(as_images(inputs, epilogue).data(), epilogue)) return {};
+    return problem;
+}
+
+// Few rows, or vectors of rows that are nearly full; columns that collide are copied, which pays for few rows only.
+bool is_best_as_it_lies(const product_problem& problem) {
+    constexpr int64_t long_depth = 64, fewest_full = 16, most_copied = 32, most = 128;
+    const int64_t rows = problem.rows, filled = rounded_up(rows, vector_lanes);
+    if (!has_vectors || problem.depth < long_depth) return false;
+    if (rows <= few_rows::most) return true;
+    const bool is_colliding = problem.right_step % panel_product::colliding_step == 0;
+    return vector_lanes == 16 && rows <= (is_colliding ? most_copied : most) && (rows <= fewest_full || 10 * rows >= 9 * filled);
+}
+
+bool multiply_as_it_lies(context& context, const product_problem& problem) {
+    if (problem.rows > few_rows::most) return panel_product::multiply(context, problem);
+    few_rows::multiply(problem);
+    return true;
+}
+
+}  // namespace precast

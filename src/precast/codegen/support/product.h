@@ -1,0 +1,40 @@
+// Products by matrices whose columns lie one after the other, as the weights of linear layers do, in single precision.
+//
+// They are read as they lie: nobody knows whether weights are still those of the last call.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+
+#include "context.h"
+#include "vector_epilogue.h"
+
+namespace precast {
+
+// result[row][column] = finish(sum over k of left[row * left_step + k] * right[column * right_step + k])
+struct product_problem {
+    const float *left, *right;
+    float* result;
+    int64_t rows, columns, depth, left_step, right_step, result_step;
+    vector_epilogue finish;
+
+    bool is_large() const { return rows * columns * depth > 65536; }
+
+    // Some columns of a row.
+    void write(float_vector value, int64_t row, int64_t column, int64_t lanes) const {
+        float_vector values[] = {value};
+        if (!finish.is_empty()) finish.run(values, {0, 0, row, column, lanes});
+        store_lanes(result + row * result_step + column, values[0], lanes);
+    }
+};
+
+// The product and its epilogue as these loops want them; nothing if they lie otherwise.
+std::optional<product_problem> product_as_it_lies(const strided* inputs, const strided& result, const epilogue& epilogue);
+
+// Whether these loops are likely to be the fastest way, as measured.
+bool is_best_as_it_lies(const product_problem& problem);
+
+// False if there is no memory.
+bool multiply_as_it_lies(context& context, const product_problem& problem);
+
+}  // namespace precast
