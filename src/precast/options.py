@@ -44,6 +44,8 @@ class Options:
     """Time every kernel and library call; `precast.profile` tells."""
     freeze: bool = False
     """Take parameters and buffers for constants from the first call on: faster inference, no gradients, no updates."""
+    measure: bool = True
+    """Time the ways of computing large products, once for each shape, and take the fastest; else a rule of thumb."""
     debug: bool = False
     """Keep and print what only people who work on the compiler want to see."""
 
@@ -138,6 +140,7 @@ _SETTINGS = {
     "compiler": _Setting(("PRECAST_CXX", "CXX"), _parse_compiler, ("g++", "clang++")),
     "profile": _Setting(("PRECAST_PROFILE",), _parse_switch, _ON + _OFF),
     "freeze": _Setting(("PRECAST_FREEZE",), _parse_switch, _ON + _OFF),
+    "measure": _Setting(("PRECAST_MEASURE",), _parse_switch, _ON + _OFF),
     "debug": _Setting(("PRECAST_DEBUG",), _parse_switch, _ON + _OFF),
 }
 

@@ -18,12 +18,15 @@ from precast.codegen.routines import routine_sources
 from precast.compilers.native_backend import BACKEND as BACKEND
 from precast.compilers.native_backend import NativeCompiler as NativeCompiler
 from precast.compilers.native_call import CompiledGraph, constants_of
+from precast.compilers.native_choice import Measure, choose_ways
 from precast.compilers.native_frozen import FrozenGraph, refuse_gradients
 from precast.compilers.native_lowering import segment_graph, segment_inputs
 from precast.compilers.native_random import draw_from_streams
 from precast.compilers.native_split import SplitGraph, split_graph
 from precast.compilers.native_stored import StoredGraph, called_back
+from precast.compilers.native_timing import timer
 from precast.ir.loops.program import LoopProgram
+from precast.ir.loops.sources import Sources
 from precast.lower import lower_graph
 from precast.lower.fallback import torch_fallback
 from precast.lower.fuse import fuse
@@ -50,6 +53,8 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
     entries = lower_segments(split, on_lowered=partial(_begin_routines, store=store, options=options))
     if not entries:
         return lambda: NativeGraph(split, (), StoredGraph("", (), ()), entries)
+    if options.measure:
+        entries = choose_ways(entries, store=store, measure=partial(_measure_meanwhile, entries, store, options))
     sources = generate(entries, profile=options.profile)
     building = start_build(sources, store=store, compiler=options.compiler)
     # When the build ends, another graph may have its turn.
@@ -65,6 +70,14 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
         return compiled
 
     return finish
+
+
+def _measure_meanwhile(entries: Sequence[ProgramEntry], store: Store, options: Options) -> Measure:
+    """What measures; kernels, which do not depend on what it finds, are compiled while it gets ready."""
+    sources = generate(entries)
+    kernels = tuple(unit for unit in sources.units if unit.effort == "loops")
+    build_early(Sources(kernels, sources.headers), store=store, compiler=options.compiler)
+    return timer(store=store, compiler=options.compiler)
 
 
 def _begin_routines(program: LoopProgram, *, store: Store, options: Options) -> None:

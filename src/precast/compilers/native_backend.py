@@ -67,7 +67,8 @@ class NativeCompiler:
     def cache_key(self) -> str:
         """Tells apart what other sources of ours, or another C++ compiler, would make."""
         options = as_options(self.options)
-        return content_key([own_sources(*_MAKERS), find_compiler(options.compiler).identity, str(options.freeze)])
+        switches = (str(options.freeze), str(options.measure))
+        return content_key([own_sources(*_MAKERS), find_compiler(options.compiler).identity, *switches])
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph | FrozenGraph:
         return self.start(graph_module, example_inputs)()

@@ -1,0 +1,122 @@
+"""Which way a library call goes, where there are several: the fastest on this machine, measured once for each shape.
+
+Before: call mm: mm = matmul(x, weights turned)
+After:  call mm: mm = matmul(x, weights turned, 2)
+
+The number is a constant of generated code. What was measured is kept on disk, and not measured again. Calls whose sizes
+are dynamic, or too small to matter, keep to the routine's rule of thumb, and so do packages: other machines run them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from precast.cache import Store, content_key, own_sources, processor_identity
+from precast.codegen.describe import Entry
+from precast.ir.loops.buffers import View
+from precast.ir.loops.index import constant
+from precast.ir.loops.program import LibraryCall, Step, with_steps
+
+CHOICES = "choices"
+"""The kind of the store's entries."""
+DEFAULT_WAY = 1
+"""oneDNN."""
+LEAST_GAIN = 0.03
+"""Another way is taken if it saves at least this share of the time: less is noise."""
+LEAST_WORK = 2**22
+"""Multiplications of the smallest product that is worth a measurement."""
+PATIENCE = 0.25
+"""Seconds after which a compilation measures no more; it then takes what is left by the rule of thumb."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A product of a given size by weights as linear layers have them, and how many threads it runs in."""
+
+    rows: int
+    columns: int
+    depth: int
+    threads: int
+
+    @property
+    def work(self) -> int:
+        return self.rows * self.columns * self.depth
+
+
+Times = Sequence[float]
+Measure = Callable[[Problem], Times]
+"""Seconds that each way takes, from way 1 on."""
+
+
+def choose_ways(entries: Sequence[Entry], *, store: Store, measure: Callable[[], Measure]) -> list[Entry]:
+    """The entries with the fastest way in each call that has several; `measure` is asked for if one is unknown."""
+    problems = [problem_of(step, entry) for entry in entries for step in entry.program.steps]
+    counts = Counter(problem for problem in problems if problem is not None)
+    ways = {problem: way for problem in counts if (way := _known_way(problem, store)) is not None}
+    unknown = [problem for problem in counts if problem not in ways]
+    if unknown:
+        # What takes most of the time first.
+        unknown.sort(key=lambda problem: -counts[problem] * problem.work)
+        timer, end = measure(), time.monotonic() + PATIENCE
+        for problem in unknown:
+            if time.monotonic() < end:
+                ways[problem] = _find_out(problem, timer, store)
+    return [_with_ways(entry, ways) for entry in entries] if ways else list(entries)
+
+
+def fastest(times: Times) -> int:
+    """The way that takes the least time, if that is clearly less than the default's."""
+    best = min(range(len(times)), key=times.__getitem__) + 1
+    return best if times[best - 1] < (1 - LEAST_GAIN) * times[DEFAULT_WAY - 1] else DEFAULT_WAY
+
+
+def problem_of(step: Step, entry: Entry) -> Problem | None:
+    """What is to be measured for a step of an entry; None where there is nothing to choose."""
+    if not isinstance(step, LibraryCall) or step.routine != "matmul" or step.numbers:
+        return None
+    left, right = step.inputs[:2]
+    sizes = [size.constant for size in (*left.shape, *right.shape[1:])]
+    if len(sizes) != 3 or left.dtype != "f32" or right.buffer.name in entry.weights:
+        return None
+    rows, depth, columns = sizes
+    if rows is None or depth is None or columns is None or rows * depth * columns < LEAST_WORK:
+        return None
+    lies_as_measured = _strides(left) == [depth, 1] and _strides(right) == [1, depth]
+    return Problem(rows, columns, depth, torch.get_num_threads()) if lies_as_measured else None
+
+
+def _strides(view: View) -> list[int | None]:
+    return [stride.constant for stride in view.strides]
+
+
+def _with_ways(entry: Entry, ways: dict[Problem, int]) -> Entry:
+    steps = [_with_way(step, ways.get(problem)) if (problem := problem_of(step, entry)) else step
+             for step in entry.program.steps]  # fmt: skip
+    return replace(entry, program=with_steps(entry.program, steps))
+
+
+def _with_way(step: Step, way: int | None) -> Step:
+    assert isinstance(step, LibraryCall)
+    return step if way is None else replace(step, numbers=(constant(way),))
+
+
+def _key(problem: Problem) -> str:
+    sizes = (problem.rows, problem.columns, problem.depth, problem.threads)
+    return content_key(["matmul", processor_identity(), own_sources("codegen"), *map(str, sizes)])
+
+
+def _known_way(problem: Problem, store: Store) -> int | None:
+    data = store.get(CHOICES, _key(problem))
+    return None if data is None else fastest(json.loads(data))
+
+
+def _find_out(problem: Problem, measure: Measure, store: Store) -> int:
+    times = list(measure(problem))
+    store.put(CHOICES, _key(problem), json.dumps(times).encode())
+    return fastest(times)
