@@ -56,8 +56,8 @@ def fixed_cases() -> Iterator[tuple[str, object, Sequence[torch.Tensor]]]:
 def cases(every: int) -> Iterator[Case]:
     for name, function, inputs in islice(fixed_cases(), 0, None, every):
         yield make_entry(lowered(function, *inputs, name=name)), [inputs]
-    updated = test_group.optimizer_inputs()
-    yield make_entry(lowered(test_group.adamw, *updated, name="optimizer")), [updated]
+    for name, (function, inputs) in test_group.CASES.items():
+        yield make_entry(lowered(function, *inputs, name=f"group_{name}")), [inputs]
     for name in DYNAMIC:
         function, inputs = test_operators.CASES[name]
         yield make_entry(lowered(function, *inputs, name=f"{name}_dynamic", dynamic=True)), [inputs]

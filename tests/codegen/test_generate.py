@@ -47,6 +47,11 @@ def test_one_function_runs_over_tensors_of_all_sizes(assert_golden, dynamic):
     assert_golden(f"group_host{suffix}", unit(sources, "host.cpp").partition("_run(")[2].partition("\n}")[0])
 
 
+def test_norms_of_tensors_of_all_sizes_in_parts(assert_golden):
+    program = lowered(lambda *given: torch._foreach_norm(given), torch.zeros(40, 30), torch.zeros(40))
+    assert_golden("group_reduction", unit(generate([make_entry(program)]), "kernels_0.cpp"))
+
+
 WHOLE = torch.zeros(500, dtype=torch.int64)
 PROGRAMS = {
     "argmax": (lambda x: x.argmax(1), [torch.zeros(50, 700)]),

@@ -7,7 +7,6 @@ from precast.ir.loops.interpreter import interpret
 from precast.ir.loops.program import KernelGroup
 from precast.lower.fuse import fuse
 from precast.lower.group import SMALL
-from precast.lower.plan import plan
 from tests.lower.pipeline import lowered, make_entry, open_entries
 
 SHAPES = [(40, 30), (30,), (7, 3, 5), (), (1,), (300, 200), (0, 4), *((size,) for size in range(2, 15))]
@@ -46,23 +45,61 @@ def test_an_optimizer_over_twenty_tensors_runs_as_one():
     # Single numbers have no loop: what is computed of them is not one kernel but three.
     assert sorted(len(group.members) for group in groups(program)) == [2, 2, 2, 18]
     assert len(program.steps) == 6
-    for mine, eager in zip(interpret(program, inputs), adamw(*inputs), strict=True):
-        torch.testing.assert_close(mine, eager)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_native_updates_are_eagers_with_any_number_of_threads(tmp_path, dtype):
-    inputs = optimizer_inputs(dtype=dtype)
-    model = open_entries([make_entry(lowered(adamw, *inputs))], tmp_path)
+def clipped(*gradients):
+    norms = torch._foreach_norm(gradients)
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    return total, *torch._foreach_mul(gradients, (1 / total).clamp(max=1))
+
+
+def reduced(*values):
+    """Reductions of each kind, of tensors with NaN among others."""
+    full = [each for each in values if each.numel()]
+    extremes = [number for each in full for number in (each.amax(), each.amin(), (each > 0.9).any(), (each > 0).all())]
+    return *extremes, *(each.sum() for each in values), *(each.prod().exp() for each in values)
+
+
+def with_nan():
+    given = tensors(0)
+    given[0][30, 20] = given[1][-1] = torch.nan
+    return given
+
+
+CASES = {
+    "adamw": (adamw, optimizer_inputs()),
+    "adamw_double": (adamw, optimizer_inputs(dtype=torch.float64)),
+    "clipped": (clipped, tensors(0)),
+    "reduced": (reduced, with_nan()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_native_results_are_eagers_with_any_number_of_threads(tmp_path, name):
+    function, inputs = CASES[name]
+    model = open_entries([make_entry(lowered(function, *inputs))], tmp_path)
     results, before = {}, torch.get_num_threads()
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         results[threads] = model["forward"](*inputs)
     torch.set_num_threads(before)
-    for mine, same, again, eager in zip(*results.values(), adamw(*inputs), strict=True):
-        torch.testing.assert_close(mine, eager)
-        assert torch.equal(mine, same)
-        assert torch.equal(mine, again)
+    for mine, *others, eager in zip(*results.values(), function(*inputs), strict=True):
+        torch.testing.assert_close(mine, eager, equal_nan=True)
+        assert all(torch.equal(mine.nan_to_num(-1), other.nan_to_num(-1)) for other in others)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_interpreter_runs_groups(name):
+    function, inputs = CASES[name]
+    program = fuse(lowered(function, *inputs))
+    assert groups(program)
+    for mine, eager in zip(interpret(program, inputs), function(*inputs), strict=True):
+        torch.testing.assert_close(mine, eager, equal_nan=True)
+
+
+def test_norms_of_all_gradients_are_one_group():
+    program = fuse(lowered(clipped, *tensors(0)))
+    assert sorted(len(group.members) for group in groups(program)) == [2, 18, 18]
 
 
 def test_kernels_join_past_steps_that_have_nothing_to_do_with_them():

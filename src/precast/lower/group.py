@@ -18,16 +18,18 @@ past steps that have nothing to do with it. No large temporary may live longer f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.canonical import canonical_key, pattern_of
 from precast.ir.loops.program import (
+    Accumulate,
     Kernel,
     KernelGroup,
     Loop,
     LoopProgram,
+    Statement,
     Step,
     Store,
     read_by,
@@ -134,10 +136,18 @@ def _is_small(buffer: Buffer) -> bool:
 
 def _key(kernel: Kernel) -> str | None:
     """What kernels that run as one have in common; None for one that runs on its own."""
-    match kernel.body:
+    return canonical_key(pattern_of(kernel).kernel) if _may_run_with_others(kernel.body) else None
+
+
+def _may_run_with_others(body: tuple[Statement, ...]) -> bool:
+    """Whether this is a plain loop over one variable, a reduction over one and what follows, or no loop at all."""
+    match body:
         case (Loop((_,), inner, ()),):
-            body = inner
-        case body:
-            pass
-    is_plain = all(isinstance(each, Store) and each.is_plain for each in body)
-    return canonical_key(pattern_of(kernel).kernel) if is_plain else None
+            return _are_plain(inner)
+        case (Loop((_,), inner, accumulators), *rest) if accumulators and rest:
+            return all(isinstance(each, Accumulate) for each in inner) and _are_plain(rest)
+    return _are_plain(body)
+
+
+def _are_plain(statements: Sequence[Statement]) -> bool:
+    return all(isinstance(each, Store) and each.is_plain for each in statements)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace precast {
 
@@ -31,5 +32,12 @@ private:
 
     int64_t first, last, position = 0;
 };
+
+// Into how many parts a reduction of this many iterations is cut: whatever the threads are, so that results do not depend on
+// them. A prime, so that threads that take turns with the parts of many reductions take turns with their first parts too.
+constexpr int64_t parts_at_most = 61;
+inline int64_t parts_of(int64_t iterations) {
+    return std::clamp<int64_t>(iterations / 4096, 1, parts_at_most);
+}
 
 }  // namespace precast
