@@ -13,6 +13,7 @@ NUMBERS = (0.0, 1.0, -1.0, -1e-30, 1e-45, -3.0, -1000.0, 100.0, 1e20, -1e20, 3e3
 UNSURE = {"gelu": (3e38, math.inf), "hardswish": (3e38,)}
 ACTIVATIONS = {
     "relu": F.relu,
+    "relu6": F.relu6,
     "gelu": F.gelu,
     "gelu_tanh": lambda value: F.gelu(value, approximate="tanh"),
     "silu": F.silu,

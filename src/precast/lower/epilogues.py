@@ -40,8 +40,6 @@ from precast.lower.inline import Definition, definition_of, strip_names
 
 CHANNELS = {"matmul": -1, "convolution": 1, "depthwise_convolution": 1}
 """Routines that take epilogues → the dimension of their results along which biases and scales run."""
-REFUSED = {"matmul": ("relu6",), "convolution": ("relu6",)}
-"""What oneDNN does not do as eager does, where NaN is concerned."""
 TYPES = ("f32", "bf16", "f16")
 
 
@@ -199,7 +197,7 @@ class Match:
     def absorbable(self, path: list[Part]) -> list[Part]:
         """The first parts of the path, up to one whose operand the routine cannot take."""
         for number, part in enumerate(path):
-            if part.operation in REFUSED.get(self.call.routine, ()) or not self.is_taken(part.operand):
+            if not self.is_taken(part.operand):
                 return path[:number]
         return path
 

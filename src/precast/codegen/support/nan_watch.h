@@ -1,6 +1,6 @@
 // Whether arithmetic met a NaN, told by the processor without looking at a number.
 //
-// The larger of a NaN and 0, as oneDNN's relu takes it, is 0, where it should stay NaN. Processors note in each thread that an
+// The larger of a NaN and 0, as oneDNN's relu and clip take it, is 0, where it should stay NaN. Processors note in each thread that an
 // operand was none, so this can be left to oneDNN and done otherwise in the rare case that there was one.
 #pragma once
 
@@ -57,7 +57,7 @@ public:
 // Whether oneDNN would lose NaN in one of these steps.
 inline bool loses_nan(const epilogue& epilogue) {
     for (int32_t each = 0; each < epilogue.size; ++each)
-        if (epilogue.steps[each].kind == finish_kind::relu) return true;
+        if (epilogue.steps[each].kind == finish_kind::relu || epilogue.steps[each].kind == finish_kind::relu6) return true;
     return false;
 }
 

@@ -218,14 +218,16 @@ inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int fir
                 status = dnnl_post_ops_append_binary(steps.get(), step.kind == finish_kind::add ? dnnl_binary_add : dnnl_binary_mul,
                                                      layout.get());
                 break;
-            // It makes NaN 0: whoever runs it watches for NaN.
+            // These two make NaN 0: whoever runs them watches for NaN.
             case finish_kind::relu:
                 if (!can_watch) return false;
                 status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_relu, 0, 0);
                 if (signs_zeros && status == dnnl_success) status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_linear, 1, 0);
                 break;
-            // None of oneDNN's keeps NaN and is exact.
-            case finish_kind::relu6: return false;
+            case finish_kind::relu6:
+                if (!can_watch) return false;
+                status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_clip, 0, 6);
+                break;
             case finish_kind::gelu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_erf, 0, 0); break;
             case finish_kind::gelu_tanh: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_tanh, 0, 0); break;
             case finish_kind::silu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_swish, 1, 0); break;

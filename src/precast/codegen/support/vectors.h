@@ -31,14 +31,22 @@ inline float_vector load_vector(const float* from) {
 inline void store_vector(float* to, float_vector value) { std::memcpy(to, &value, sizeof value); }
 // The first `count` lanes; the others are 0.
 inline float_vector load_lanes(const float* from, int64_t count) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<float_vector>(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from));
+#else
     if (count == vector_lanes) return load_vector(from);
     float_vector value = {};
     std::memcpy(&value, from, static_cast<size_t>(count) * sizeof(float));
     return value;
+#endif
 }
 inline void store_lanes(float* to, float_vector value, int64_t count) {
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), reinterpret_cast<__m512>(value));
+#else
     if (count == vector_lanes) return store_vector(to, value);
     std::memcpy(to, &value, static_cast<size_t>(count) * sizeof(float));
+#endif
 }
 // Taking 0 away keeps −0, adding it would not.
 inline float_vector same_in_all(float value) { return value - float_vector{}; }
