@@ -15,7 +15,7 @@ namespace precast::panel_product {
 constexpr int tile_columns = vector_lanes == 16 ? 12 : 6;
 constexpr int64_t panel_width = 2 * vector_lanes;
 // Panels of a block stay in the second cache; columns of a group are as many tiles as squares of vectors.
-constexpr int64_t block_rows = 128, block_depth = 768, part_depth = 256, group_columns = 96;
+constexpr int64_t block_rows = 128, block_depth = 768, part_depth = 384, group_columns = 96;
 constexpr int64_t cache_line = 16;
 // Columns that lie a multiple of this apart are in each other's way in the first cache.
 constexpr int64_t colliding_step = 512, copied_step = block_depth + cache_line;
