@@ -14,6 +14,17 @@ aten = torch.ops.aten
 
 TIES = integers(6, 9, low=0, high=4)
 SPECIAL = torch.tensor([[1.0, math.nan, 3.0, math.nan], [-math.inf, 2.0, math.inf, -0.0], [0.0, -0.0, 1.0, 1.0]])
+
+
+def long_lines(dtype):
+    """Lines that are sorted by digits: with equals and, among floats, zeros of both signs, infinities and NaN."""
+    values = (floats(4, 300) * 20).round()
+    values[0, ::7], values[1, ::9], values[2, ::5] = (
+        (float("nan"), -0.0, float("-inf")) if dtype.is_floating_point else (1, 0, -9)
+    )
+    return values.to(dtype)
+
+
 CASES = {}
 for name in ("argmax", "argmin"):
     function = getattr(torch, name)
@@ -84,6 +95,19 @@ for descending in (False, True):
         f"topk_{descending}": (lambda x, d=descending: tuple(torch.topk(x, 3, 0, largest=d)), [floats(9, 5)]),
     }  # fmt: skip
 CASES |= {
+    **{
+        f"sort_long_{dtype}_{descending}": (
+            lambda x, d=descending: tuple(torch.sort(x, dim=1, descending=d, stable=True)),
+            [long_lines(dtype)],
+        )
+        for descending in (False, True)
+        for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.int64)
+    },
+    "sort_long_columns": (lambda x: tuple(torch.sort(x, dim=0, stable=True)), [long_lines(torch.float32).t()]),
+    "topk_few_of_long": (lambda x: tuple(torch.topk(x, 5)), [floats(3, 700)]),
+    "topk_many_of_long": (lambda x: tuple(torch.topk(x, 300, largest=False)), [floats(3, 700)]),
+    "cumsum_columns": (lambda x: x.cumsum(0), [floats(5, 70)]),
+    "cumsum_rows": (lambda x: x.cumsum(1), [floats(7, 50)]),
     "sort_bool": (lambda x: tuple(torch.sort(x, dim=1, stable=True)), [TIES > 1]),
     "sort_bf16": (lambda x: torch.sort(x, 1)[0], [floats(5, 7, dtype=torch.bfloat16)]),
     "sort_zero_dim": (lambda x: tuple(torch.sort(x)), [floats()]),
