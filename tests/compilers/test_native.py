@@ -196,3 +196,18 @@ def test_a_place_that_was_just_computed_is_not_read_before_it_is_written(compile
     x, target, weight = torch.randn(2, 3, dtype=torch.bfloat16), torch.tensor([2, 0]), torch.rand(3).bfloat16()
     ours, eager = compiled(function)(x.requires_grad_(), target, weight), function(x, target, weight)
     torch.testing.assert_close(ours, eager, rtol=0.05, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, start: torch.narrow(x, 1, start, 2),
+        lambda x, start: torch.narrow(x, 1, start, 2) * 2,
+        lambda x, start: torch.narrow(x * 2, 1, start, 2).sum(1),
+    ],
+    ids=["a view", "a view that is read", "a view of what is computed"],
+)
+def test_a_view_may_begin_where_a_tensor_says(compiled, function):
+    x, ours = torch.randn(3, 6), compiled(function)
+    for start in (torch.tensor(1), torch.tensor(4), torch.tensor(-2)):
+        assert torch.equal(ours(x, start), function(x, start))

@@ -12,9 +12,9 @@ from torch import fx
 
 from precast.compilers.native_lowering import SegmentInputs, segment_inputs
 from precast.compilers.native_sizes import SizeReader, number_of, size_readers
-from precast.compilers.native_split import Segment, SplitGraph, ViewChain, is_size
+from precast.compilers.native_split import Segment, SplitGraph, ViewChain, is_size, makes_sizes
 from precast.ir.graphs import placeholders_of
-from precast.ir.node_meta import tensor_of, value_of
+from precast.ir.node_meta import has_value, tensor_of, value_of
 from precast.ops.facts import Fact, facts_of
 from precast.runtime import Entry
 from precast.runtime.tensors import as_tensor
@@ -39,22 +39,24 @@ class NativeStep:
 
 @dataclass(frozen=True)
 class TorchStep:
-    """Nodes that torch runs one by one."""
+    """Nodes that torch runs one by one, and which sizes follow from their results."""
 
     nodes: tuple[fx.Node, ...]
+    readers: Mapping[fx.Node, tuple[SizeReader, ...]]
 
     def run(self, values: Values, sizes: Sizes) -> None:
         for node in self.nodes:
             values[node] = run_node(node, values, sizes)
+            if node in self.readers:
+                _read_sizes(self.readers[node], values, sizes)
 
 
 @dataclass(frozen=True)
 class RunningStep:
-    """A step, which values nobody reads after it, and which sizes follow from its results."""
+    """A step, and which values nobody reads after it."""
 
     step: NativeStep | TorchStep
     dead: tuple[fx.Node, ...]
-    readers: tuple[SizeReader, ...]
 
 
 def constants_of(module: fx.GraphModule) -> dict[fx.Node, Any]:
@@ -84,7 +86,6 @@ class CompiledGraph:
         _read_sizes(self.initial_readers, values, sizes)
         for each in self.steps:
             each.step.run(values, sizes)
-            _read_sizes(each.readers, values, sizes)
             for node in each.dead:
                 del values[node]
         return [_returned(result, values, sizes) for result in self.split.results]
@@ -99,8 +100,7 @@ def _running_steps(split: SplitGraph, entries: Sequence[Entry]) -> Iterator[Runn
     remaining = iter(entries)
     deaths = _deaths(split)
     for segment in split.segments:
-        readers = tuple(size_readers(segment.outputs).values()) if not segment.is_native else ()
-        yield RunningStep(_step(segment, remaining), deaths[segment], readers)
+        yield RunningStep(_step(segment, remaining), deaths[segment])
 
 
 def _step(segment: Segment, entries: Iterator[Entry]) -> NativeStep | TorchStep:
@@ -110,7 +110,8 @@ def _step(segment: Segment, entries: Iterator[Entry]) -> NativeStep | TorchStep:
         varying = [node for node in inputs.nodes if node.op != "get_attr"]
         passed = tuple(node for node in varying if isinstance(value_of(node), torch.Tensor))
         return NativeStep(next(entries), replace(inputs, nodes=passed), segment.outputs)
-    return TorchStep(segment.nodes)
+    makers = [node for node in segment.nodes if has_value(node) and makes_sizes(node)]
+    return TorchStep(segment.nodes, {node: tuple(size_readers([node]).values()) for node in makers})
 
 
 def _constants_outside_of_libraries(split: SplitGraph) -> list[fx.Node]:

@@ -33,7 +33,7 @@ class Untellable(Exception):  # noqa: N818
 
 def graph_data(graph: CompiledGraph, stored: StoredGraph) -> bytes | None:
     """The graph as data; None if it has sizes or constants of its own, or calls what has no name."""
-    if graph.constants or graph.initial_readers or any(each.readers for each in graph.steps):
+    if graph.constants or graph.initial_readers:
         return None
     try:
         numbers: dict[fx.Node, int] = {node: number for number, node in enumerate(graph.placeholders)}
@@ -52,7 +52,7 @@ def _told_step(step: NativeStep | TorchStep, dead: Sequence[fx.Node], numbers: d
         inputs = [_number(node, numbers) for node in step.inputs.nodes]
         outputs = [numbers.setdefault(node, len(numbers)) for node in step.outputs]
         return {"inputs": inputs, "outputs": outputs, "dead": [numbers[node] for node in dead]}
-    if type(step) is not TorchStep:
+    if type(step) is not TorchStep or step.readers:
         raise Untellable
     calls = [_told_call(node, numbers) for node in step.nodes]
     return {"calls": calls, "dead": [numbers[node] for node in dead]}

@@ -63,7 +63,9 @@ class TimedTorchStep(TorchStep):
 def with_torch_timed(steps: Iterable[RunningStep]) -> tuple[RunningStep, ...]:
     """The steps of a graph with clocks for those that torch runs; native code has its own."""
     return tuple(
-        replace(each, step=TimedTorchStep(each.step.nodes)) if isinstance(each.step, TorchStep) else each
+        replace(each, step=TimedTorchStep(each.step.nodes, each.step.readers))
+        if isinstance(each.step, TorchStep)
+        else each
         for each in steps
     )
 

@@ -97,7 +97,7 @@ def is_size(node: fx.Node) -> bool:
         return False
     if isinstance(value, torch.SymInt) and not _is_known(value):
         return False
-    return node.op == "placeholder" or (node.op == "call_function" and not _makes_sizes(node))
+    return node.op == "placeholder" or (node.op == "call_function" and not makes_sizes(node))
 
 
 def _levels(graph: fx.Graph) -> dict[fx.Node, int]:
@@ -133,7 +133,7 @@ def may_be_native(node: fx.Node) -> bool:
         return is_drawn_natively(node)
     if not isinstance(node.target, OpOverload) or not has_value(node) or node.target is random_seed:
         return False
-    if facts_of(node) & _LEFT_TO_TORCH or _makes_sizes(node):
+    if facts_of(node) & _LEFT_TO_TORCH or makes_sizes(node):
         return False
     return may_be_held(value_of(node), (node.args, node.kwargs))
 
@@ -152,7 +152,7 @@ def is_drawn_natively(node: fx.Node) -> bool:
     return isinstance(state, fx.Node) and has_value(state) and tensor_of(state).dtype is torch.int64
 
 
-def _makes_sizes(node: fx.Node) -> bool:
+def makes_sizes(node: fx.Node) -> bool:
     """Whether sizes of the result are news: they depend on data, which torch's tags do not always say."""
     symbols = set(symbols_in(value_of(node)))
     return bool(symbols) and not symbols <= {
@@ -236,6 +236,8 @@ def _result(result: object) -> Result:
         return result
     node, views = result, list[fx.Node]()
     while node.op == "call_function" and node.target in _ALL_ELEMENTS | _SOME_ELEMENTS:
+        if not all(is_size(each) for each in node.all_input_nodes if each is not node.args[0]):
+            break  # Where it begins is computed.
         views.insert(0, node)
         source = node.args[0]
         assert isinstance(source, fx.Node), f"{node} is a view of nothing"
