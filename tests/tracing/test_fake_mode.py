@@ -25,6 +25,33 @@ def test_a_batch_norm_of_permuted_images_lies_as_eager_lays_it(permutation, trai
     assert ours == strides(images, scale)
 
 
+ELEMENTWISE = {
+    "copysign": torch.copysign,
+    "floor_divide": torch.floor_divide,
+    "heaviside": torch.heaviside,
+    "logaddexp": torch.logaddexp,
+    "logaddexp2": torch.logaddexp2,
+    "logical_and": torch.logical_and,
+    "logical_or": torch.logical_or,
+    "logical_xor": torch.logical_xor,
+    "rounded": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+}
+OPERANDS = {
+    "a number": (torch.randn(5, 10).t(), torch.tensor(2.0)),
+    "a row and a matrix": (torch.randn(5, 1, 10).transpose(0, 2), torch.randn(5, 10).t()),
+    "a batch and a matrix": (torch.randn(5, 10, 6).transpose(0, 2), torch.randn(5, 10).t()),
+}
+
+
+@pytest.mark.parametrize("operands", OPERANDS)
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_a_result_of_two_operands_lies_as_eager_lays_it(name, operands):
+    mode = make_fake_mode(ShapeEnv())
+    with mode:
+        ours = ELEMENTWISE[name](*(mode.from_tensor(each, static_shapes=True) for each in OPERANDS[operands]))
+    assert ours.stride() == ELEMENTWISE[name](*OPERANDS[operands]).stride()
+
+
 @pytest.mark.parametrize("operator", [torch.argmax, torch.argmin])
 def test_the_place_of_the_largest_of_truth_values_is_refused_as_in_eager(operator):
     with pytest.raises(RuntimeError, match="bool") as eager:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch._decomp import get_decompositions
 
+from precast.compilers.decomposed_strides import lying_like_eager
 from precast.lower.decomposed import core_operators_taken_apart
 from precast.lower.foreach import foreach_decompositions
 from precast.lower.own_decompositions import OWN_DECOMPOSITIONS
@@ -34,6 +35,9 @@ _ALSO_TAKEN_APART = [
     _aten.view_copy,
 ]
 
+# Their parts look at one operand each.
+_LAID_OUT_BY_ALL_OPERANDS = [_aten.heaviside.default, _aten.logaddexp.default, _aten.logaddexp2.default]
+
 
 class NativeDecompositions(DecompositionTable):
     """The table, which is copied and pickled by making it again: torch's rules cannot be pickled."""
@@ -46,5 +50,6 @@ def native_decompositions() -> NativeDecompositions:
     """The table for the rules there are now."""
     also = {**core_operators_taken_apart(), **get_decompositions(_ALSO_TAKEN_APART), **OWN_DECOMPOSITIONS}
     table: DecompositionTable = {**core_decompositions, **also, **foreach_decompositions()}
+    table |= {operator: lying_like_eager(table[operator]) for operator in _LAID_OUT_BY_ALL_OPERANDS}
     kept = set(lowered_operators())
     return NativeDecompositions({operator: rule for operator, rule in table.items() if operator not in kept})

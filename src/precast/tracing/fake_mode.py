@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError
+from precast.ops.elementwise_strides import eager_strides
 from precast.tracing.certain_answers import CertainAnswers
 from precast.tracing.least_squares import fake_lstsq
 
@@ -40,6 +41,12 @@ _BATCH_NORMS = {
     _aten._batch_norm_no_update.default,
 }  # fmt: skip
 _BATCH_NORM_GRADIENTS = {_aten.native_batch_norm_backward.default, _aten.batch_norm_backward.default}
+# Eager lays their results out by looking at all operands at once; fake tensors look at one after the other.
+_ELEMENTWISE = {
+    _aten.copysign.Tensor, _aten.div.Tensor_mode, _aten.floor_divide.default, _aten.heaviside.default,
+    _aten.logaddexp.default, _aten.logaddexp2.default, _aten.logical_and.default, _aten.logical_or.default,
+    _aten.logical_xor.default,
+}  # fmt: skip
 _NOT_OF_BOOL = {_aten.argmax.default, _aten.argmin.default}
 
 
@@ -88,6 +95,9 @@ def _dispatch(
     if func in _BATCH_NORMS or func in _BATCH_NORM_GRADIENTS:
         source = args[0] if func in _BATCH_NORMS else args[1]
         return (_lying_densely(result[0], source, mode), *result[1:])
+    if func in _ELEMENTWISE and (strides := eager_strides(result, args)) is not None:
+        with mode:
+            return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
     return result
 
 
