@@ -31,7 +31,7 @@ _DECOMPOSITIONS = native_decompositions()
 _TELL_PLACES = frozenset({"topk", "kthvalue", "median", "nanmedian", "sort"})
 
 # Beyond twice eager's error: a few units in the last place of the largest element. A single number may be a sum in
-# which most cancels: there, of the largest input.
+# which most cancels: there, of the largest input. Eager's error in double precision nobody knows: it may be as large.
 _SLACK = 8
 
 
@@ -167,7 +167,8 @@ def _compare(case: Case, sample: SampleInput, compiled: Callable[..., object]) -
             else:
                 _check(f"{kind}[{number}]", *values, largest, is_gradient=kind == "gradients")
     for number, (mine, theirs) in enumerate(zip(ours.outputs, eager.outputs, strict=True)):
-        assert _layout(mine) == _layout(theirs), f"outputs[{number}]: lies {_layout(mine)} instead of {_layout(theirs)}"
+        is_right = _layout(mine) == _layout(theirs) or case.name in GAPS["layout"]
+        assert is_right, f"outputs[{number}]: lies {_layout(mine)} instead of {_layout(theirs)}"
 
 
 def _layout(tensor: torch.Tensor) -> list[int]:
@@ -243,7 +244,8 @@ def _check_error(what: str, ours: torch.Tensor, eager: torch.Tensor, exact: torc
         return
     mine, theirs, truth = mine[known], theirs[known], truth[known]
     scale = max(scale, float(truth.abs().max()))
-    allowed = 2 * (theirs - truth).abs().max() + _SLACK * torch.finfo(ours.dtype).eps * scale
+    slack = _SLACK * (2 if ours.dtype == torch.float64 else 1)
+    allowed = 2 * (theirs - truth).abs().max() + slack * torch.finfo(ours.dtype).eps * scale
     error = (mine - truth).abs()
     assert bool((error <= allowed + torch.finfo(ours.dtype).tiny).all()), (
         f"{what}: off by {float(error.max()):.3g}, eager by {float((theirs - truth).abs().max()):.3g}, "

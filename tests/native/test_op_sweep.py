@@ -1,5 +1,7 @@
 """Torch's own operator database through native code: values and gradients as good as eager's."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 
@@ -47,6 +49,13 @@ def test_all_samples(part: int, libraries):
 @pytest.mark.parametrize("name", GAPS["operator"])
 def test_gap_is_still_there(name: str, tmp_path):
     assert failures(cases([name], [torch.float32, *OTHER_TYPES], count=8), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GAPS["layout"])
+def test_gap_of_layout_is_still_there(name: str, tmp_path):
+    with patch.dict(GAPS, layout={}):
+        assert failures(cases([name], [torch.float32], count=ALL), tmp_path)
 
 
 @pytest.mark.slow
