@@ -13,6 +13,7 @@ from precast.compilers import native_choice
 from precast.compilers.native_choice import Measure, Problem, choose_ways, fastest, problem_of
 from precast.compilers.native_timing import timer
 from precast.ir.loops.program import LibraryCall
+from precast.report.step_costs import kind_of
 from tests.lower.pipeline import lowered, make_entry
 
 
@@ -42,6 +43,12 @@ def store(tmp_path: Path) -> Store:
 def test_the_faster_way_is_a_number_of_the_call(store: Store) -> None:
     (entry,) = choose_ways([linear_entry()], store=store, measure=taking(2.0, 1.0))
     assert ways_of(entry) == [2]
+
+
+def test_the_chosen_way_is_told_in_profiles(store: Store) -> None:
+    (entry,) = choose_ways([linear_entry()], store=store, measure=taking(2.0, 1.0))
+    assert [kind_of(step) for step in entry.program.steps] == ["library, own loops"]
+    assert [kind_of(step) for step in linear_entry().program.steps] == ["library"]
 
 
 def test_another_way_must_be_clearly_faster_than_the_default() -> None:

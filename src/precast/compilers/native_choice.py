@@ -25,8 +25,9 @@ from precast.ir.loops.program import LibraryCall, Step, with_steps
 
 CHOICES = "choices"
 """The kind of the store's entries."""
+WAYS = {1: "oneDNN", 2: "own loops"}
+"""The numbers that generated code has for the ways of computing a product."""
 DEFAULT_WAY = 1
-"""oneDNN."""
 LEAST_GAIN = 0.03
 """Another way is taken if it saves at least this share of the time: less is noise."""
 LEAST_WORK = 2**22
@@ -68,6 +69,15 @@ def choose_ways(entries: Sequence[Entry], *, store: Store, measure: Callable[[],
             if time.monotonic() < end:
                 ways[problem] = _find_out(problem, timer, store)
     return [_with_ways(entry, ways) for entry in entries] if ways else list(entries)
+
+
+def way_of(step: Step) -> str | None:
+    """The name of the way that was chosen for a step."""
+    if not isinstance(step, LibraryCall) or step.routine != "matmul" or not step.numbers:
+        return None
+    (number,) = step.numbers
+    assert number.constant is not None, f"the way of {step.name} is not known when it is compiled"
+    return WAYS[number.constant]
 
 
 def fastest(times: Times) -> int:

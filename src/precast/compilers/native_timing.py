@@ -11,7 +11,7 @@ from precast.build.library import build
 from precast.cache import Store
 from precast.codegen.describe import Entry
 from precast.codegen.generate import generate
-from precast.compilers.native_choice import Measure, Problem
+from precast.compilers.native_choice import WAYS, Measure, Problem
 from precast.ir.loops.buffers import View, contiguous_buffer, whole
 from precast.ir.loops.index import constant, symbol
 from precast.ir.loops.program import LibraryCall, LoopProgram, SizeSource
@@ -20,7 +20,6 @@ from precast.lower.plan import plan
 from precast.runtime.entry import Entry as OpenEntry
 from precast.runtime.entry import library_entries
 
-WAYS = (1, 2)
 TURNS = 4
 MOST_ROWS, MOST_WORK = 256, 3 * 2**26
 """A larger product is measured by a part of it: all ways go over it in blocks."""

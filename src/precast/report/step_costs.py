@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from precast.compilers.native_choice import way_of
 from precast.ir.loops.index import Computed, Index, Symbol, Variable, evaluate
 from precast.ir.loops.program import Check, FallbackStep, KernelGroup, LibraryCall, Step, read_by, written_by
 from precast.ir.node_meta import has_value, module_path_of, source_line_of, value_of
@@ -71,7 +72,8 @@ def kind_of(step: Step) -> str:
     """What runs the step, in a word."""
     match step:
         case LibraryCall():
-            return "library"
+            way = way_of(step)
+            return "library" if way is None else f"library, {way}"
         case FallbackStep():
             return "torch"
         case Check():
