@@ -88,6 +88,17 @@ def test_native_results_are_eagers_with_any_number_of_threads(tmp_path, name):
         assert all(torch.equal(mine.nan_to_num(-1), other.nan_to_num(-1)) for other in others)
 
 
+def test_groups_of_dynamic_sizes_take_others(tmp_path):
+    def function(*given):
+        return *(each.exp() for each in given), *torch._foreach_norm(given)
+
+    traced, called = tensors(0, [(3, 4), (5,), (200, 100)]), tensors(1, [(30, 40), (7,), (20, 10)])
+    entry = make_entry(lowered(function, *traced, dynamic=True))
+    assert [len(group.members) for group in groups(entry.program)] == [3]
+    model = open_entries([entry], tmp_path)
+    torch.testing.assert_close(model["forward"](*called), function(*called))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_interpreter_runs_groups(name):
     function, inputs = CASES[name]

@@ -18,7 +18,7 @@ from precast.ir.loops.program import Kernel, Loop, Statement
 
 def write_group(pattern: Kernel, name: str) -> KernelFunction:
     """Print the function `name`, which runs `pattern` for each row of a table."""
-    signature = Signature(pattern, taken=("start", "stop", "parts", "count"))
+    signature = Signature(pattern, taken=("start", "stop", "parts", "part", "count"))
     fields = [f"{signature.type_of(buffer)}* {pointer};" for buffer, pointer in signature.pointers.items()]
     fields += [f"int64_t {identifier(size)};" for size in signature.sizes]
     row = "\n".join([f"struct {row_type(name)} {{", *indented(fields), "};"])

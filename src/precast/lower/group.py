@@ -145,7 +145,7 @@ def _may_run_with_others(body: tuple[Statement, ...]) -> bool:
         case (Loop((_,), inner, ()),):
             return _are_plain(inner)
         case (Loop((_,), inner, accumulators), *rest) if accumulators and rest:
-            return all(isinstance(each, Accumulate) for each in inner) and _are_plain(rest)
+            return _are_plain([each for each in inner if not isinstance(each, Accumulate)]) and _are_plain(rest)
     return _are_plain(body)
 
 
