@@ -51,7 +51,7 @@ inline void transpose(line (&lines)[lanes]) {
             next[2 * each + 1] = __builtin_shuffle(lines[each], lines[each + lanes / 2], high);
 #endif
         }
-        std::memcpy(lines, next, sizeof next);
+        for (int64_t each = 0; each < lanes; ++each) lines[each] = next[each];
     }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "onednn.h"
+#include "precast_tiles.h"
 
 namespace precast {
 
@@ -148,30 +149,6 @@ private:
 
     static constexpr int64_t lanes = 16, ahead = 8 * lanes;
     typedef float vector __attribute__((vector_size(lanes * sizeof(float))));
-    typedef int32_t choice __attribute__((vector_size(lanes * sizeof(float))));
-
-    // Four rounds of taking every other element of two lines.
-    static void transpose(vector (&lines)[lanes]) {
-        constexpr choice low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-        constexpr choice high = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-        for (int round = 0; round < 4; ++round) {
-            vector next[lanes];
-            for (int each = 0; each < lanes / 2; ++each) {
-                next[2 * each] = shuffled(lines[each], lines[each + lanes / 2], low);
-                next[2 * each + 1] = shuffled(lines[each], lines[each + lanes / 2], high);
-            }
-            for (int each = 0; each < lanes; ++each) lines[each] = next[each];
-        }
-    }
-    static vector shuffled(vector first, vector second, choice chosen) {
-#if defined(__clang__)
-        vector result;
-        for (int64_t each = 0; each < lanes; ++each) result[each] = chosen[each] < lanes ? first[chosen[each]] : second[chosen[each] - lanes];
-        return result;
-#else
-        return __builtin_shuffle(first, second, chosen);
-#endif
-    }
 
     int64_t outputs = 0, inputs = 0, taps = 0, block = 0;
     bool is_output = false;
