@@ -38,6 +38,9 @@ CASES = {
     "residual": (lambda x, w, y: x @ w + y, [floats(5, 7), floats(7, 6), floats(5, 6)]),
     "scale": (lambda x, w, s: (x @ w - 1) / s, [floats(5, 7), floats(7, 6), floats(6).abs() + 1]),
     "one_row": (lambda x, w, b: F.relu(F.linear(x, w, b)), [floats(1, 7), floats(6, 7), floats(6)]),
+    "many_long_rows": (
+        lambda x, w, b: F.gelu(F.linear(x, w, b)), [floats(31, 200), floats(67, 200), floats(67)]),
+    "colliding_columns": (lambda x, w, b: F.linear(x, w, b), [floats(9, 512), floats(14, 512), floats(14)]),
     "one_long_row": (lambda x, w, b: F.linear(x, w, b), [floats(1, 200), floats(67, 200), floats(67)]),
     "few_long_rows": (lambda x, w: x @ w.t(), [floats(3, 200), floats(66, 200)]),
     "batch_norm": (
@@ -68,7 +71,6 @@ WHOLE = (
     "bf16",
     "bf16_gelu",
     "bf16_residual",
-    "f16_silu",
     "bias",
     "bias_of_batches",
     "gelu",
@@ -100,6 +102,12 @@ def test_the_interpreter_agrees(name):
 def test_no_loop_is_left(name):
     function, inputs = CASES[name]
     assert not [step for step in fuse(lowered(function, *inputs)).steps if isinstance(step, Kernel)]
+
+
+def test_float16_is_multiplied_in_single_precision():
+    function, inputs = CASES["f16_silu"]
+    (call,) = (step for step in fuse(lowered(function, *inputs)).steps if isinstance(step, LibraryCall))
+    assert {view.buffer.dtype for view in (*call.inputs, *call.outputs)} == {"f32"}
 
 
 def test_a_sum_in_half_precision_is_kept_half_way():
