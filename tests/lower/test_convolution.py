@@ -57,6 +57,8 @@ CASES |= {
     "of_a_view": (lambda x, w: F.conv2d(x.transpose(2, 3)[:, 1:], w), [floats(2, 5, 9, 8), FILTERS]),
     "with_activation": (lambda x, w, b: F.conv2d(x, w, b).relu() * 2, [IMAGE, FILTERS, floats(6)]),
     "bf16": (lambda x, w: F.conv2d(x, w), [IMAGE.bfloat16(), FILTERS.bfloat16()]),
+    "f16": (lambda x, w: F.conv2d(x, w), [IMAGE.half(), FILTERS.half()]),
+    "f16_backward": (backward(*PLAIN), [floats(2, 6, 9, 8).half(), IMAGE.half(), FILTERS.half()]),
     "int": (lambda x, w: F.conv2d(x, w), [integers(2, 4, 9, 8), integers(6, 4, 3, 3)]),
     "no_batch": (lambda x, w: F.conv2d(x, w), [floats(0, 4, 9, 8), FILTERS]),
     "of_repeated_gradients": (

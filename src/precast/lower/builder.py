@@ -172,12 +172,25 @@ class Builder:
         self.steps.append(LibraryCall(name, routine, views, outputs, (self.origin,), counts))
         return targets
 
+    def multiply(
+        self, routine: str, inputs: Sequence[Buffer], numbers: Sequence[Index | int] = (), result: Result | None = None
+    ) -> Buffer:
+        """Call a routine that adds up products; in single precision for float16, which few processors multiply."""
+        result = result or self.result
+        if result.dtype != "f16":
+            (product,) = self.call(routine, inputs, numbers, [result])
+            return product
+        with self.part("wide"):
+            wide = [self._widened(each) for each in inputs]
+            (product,) = self.call(routine, wide, numbers, [Result("f32", result.shape, result.strides)])
+        return self.define(lambda at: Load(product, at), result)
+
+    def _widened(self, source: Buffer) -> Buffer:
+        return self.define(lambda at: Load(source, at), Result("f32", source.shape, source.strides))
+
     def matmul(self, left: Buffer, right: Buffer, result: Result | None = None) -> Buffer:
         """``left @ right`` of matrices, or of batches of matrices with equal batch sizes."""
-        target = self.result_buffer(result)
-        views = (whole(left), whole(right))
-        self.steps.append(LibraryCall(target.name, "matmul", views, (whole(target),), (self.origin,)))
-        return target
+        return self.multiply("matmul", [left, right], result=result)
 
     def add_nest(self, target: Buffer, variables: tuple[Variable, ...], body: tuple[Statement, ...]) -> None:
         self.steps.append(Kernel(target.name, _nest(variables, body), (self.origin,)))

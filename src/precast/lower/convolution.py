@@ -51,7 +51,7 @@ def convolution(
     numbers = _numbers(source, groups, stride, padding, dilation)
     is_own = not transposed and is_depthwise(source, weight, groups, numbers)
     forward = "depthwise_convolution" if is_own else "convolution"
-    (result,) = builder.call("convolution_backward_data" if transposed else forward, [source, weight], numbers)
+    result = builder.multiply("convolution_backward_data" if transposed else forward, [source, weight], numbers)
     if bias is None:
         return result
     dtype = math_dtype(source.dtype)
@@ -68,8 +68,7 @@ def convolution_backward(
     numbers, results = _numbers(source, groups, stride, padding, dilation), iter(builder.results)
 
     def call(routine: str, *inputs: Buffer) -> Buffer:
-        (made,) = builder.call(routine, inputs, numbers, [next(results)])
-        return made
+        return builder.multiply(routine, inputs, numbers, next(results))
 
     to_source = "convolution" if transposed else "convolution_backward_data"
     pair = (gradient, source) if transposed else (source, gradient)
