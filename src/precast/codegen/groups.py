@@ -87,7 +87,7 @@ def _shared_reduction(
         "    for (int64_t part = 0; part < count; ++part) {",
         *indented(indented(taken)),
         "    }",
-        *indented(writer.straight(rest)),
+        *indented(writer.body(tuple(rest))),
         "}",
     ]
     return members, [
