@@ -7,7 +7,8 @@
 //   float    1.5    2.0     1.0    1.5    3.0    1.5    2.5      2.0    2.0
 //   double   1.5    2.0     1.0    1.5    3.0    2.0    2.5      1.0    1.0
 //
-// Functions without a version of ours call the C library: right, but mostly one element at a time.
+// Functions without a version of ours call the C library: within 3 units for floats, which are vectors where the library has
+// such, and one element at a time for others.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +23,22 @@ extern "C" {
 __attribute__((__simd__("notinbranch"))) float cosf(float) noexcept;
 __attribute__((__simd__("notinbranch"))) float sinf(float) noexcept;
 __attribute__((__simd__("notinbranch"))) float powf(float, float) noexcept;
+#if __GLIBC_PREREQ(2, 35)
+__attribute__((__simd__("notinbranch"))) float acosf(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float acoshf(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float asinf(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float asinhf(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float atan2f(float, float) noexcept;
+__attribute__((__simd__("notinbranch"))) float atanf(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float atanhf(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float coshf(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float erfcf(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float hypotf(float, float) noexcept;
+__attribute__((__simd__("notinbranch"))) float log10f(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float log2f(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float sinhf(float) noexcept;
+__attribute__((__simd__("notinbranch"))) float tanf(float) noexcept;
+#endif
 }
 #endif
 
