@@ -25,11 +25,10 @@ from precast.ir.loops.program import LibraryCall, Step, with_steps
 
 CHOICES = "choices"
 """The kind of the store's entries."""
-WAYS = {1: "oneDNN", 2: "own loops"}
-"""The numbers that generated code has for the ways of computing a product."""
-DEFAULT_WAY = 1
+WAYS = {0: "rule of thumb", 1: "oneDNN", 2: "own loops"}
+"""The numbers that generated code has for the ways of computing a product; no number is 0."""
 LEAST_GAIN = 0.03
-"""Another way is taken if it saves at least this share of the time: less is noise."""
+"""Another way than the rule's is taken if it saves at least this share of the time: less is noise."""
 LEAST_WORK = 2**22
 """Multiplications of the smallest product that is worth a measurement."""
 PATIENCE = 0.25
@@ -52,7 +51,7 @@ class Problem:
 
 Times = Sequence[float]
 Measure = Callable[[Problem], Times]
-"""Seconds that each way takes, from way 1 on."""
+"""Seconds that each of `WAYS` takes."""
 
 
 def choose_ways(entries: Sequence[Entry], *, store: Store, measure: Callable[[], Measure]) -> list[Entry]:
@@ -81,9 +80,9 @@ def way_of(step: Step) -> str | None:
 
 
 def fastest(times: Times) -> int:
-    """The way that takes the least time, if that is clearly less than the default's."""
-    best = min(range(len(times)), key=times.__getitem__) + 1
-    return best if times[best - 1] < (1 - LEAST_GAIN) * times[DEFAULT_WAY - 1] else DEFAULT_WAY
+    """The way that takes the least time, if that is clearly less than by the rule of thumb."""
+    best = min(range(len(times)), key=times.__getitem__)
+    return best if times[best] < (1 - LEAST_GAIN) * times[0] else 0
 
 
 def problem_of(step: Step, entry: Entry) -> Problem | None:
@@ -113,12 +112,12 @@ def _with_ways(entry: Entry, ways: dict[Problem, int]) -> Entry:
 
 def _with_way(step: Step, way: int | None) -> Step:
     assert isinstance(step, LibraryCall)
-    return step if way is None else replace(step, numbers=(constant(way),))
+    return replace(step, numbers=(constant(way),)) if way else step
 
 
 def _key(problem: Problem) -> str:
     sizes = (problem.rows, problem.columns, problem.depth, problem.threads)
-    return content_key(["matmul", processor_identity(), own_sources("codegen"), *map(str, sizes)])
+    return content_key(["matmul", processor_identity(), own_sources("codegen", "compilers"), *map(str, sizes)])
 
 
 def _known_way(problem: Problem, store: Store) -> int | None:
