@@ -26,6 +26,7 @@ PRODUCTS = {
     "batches": (lambda x, w: torch.bmm(x.expand(2, -1, -1), w.expand(2, -1, -1)), (), (1, 16)),
     "linear": (lambda x, w: F.linear(x, w, torch.zeros(16, dtype=x.dtype)), (), (16, 1)),
     "convolution": (lambda x, w: F.conv2d(x, w), (1, 1), (16, 1, 1, 1)),
+    "depthwise": (lambda x, w: F.conv2d(x.repeat(1, 16, 3, 4), w / 9, groups=16), (1, 1), (16, 1, 3, 3)),
     "groups": (lambda x, w: F.conv2d(x.repeat(1, 4, 5, 5), w, groups=4), (1, 1), (48, 1, 1, 1)),
 }
 
@@ -44,7 +45,7 @@ CASES = {
     for dtype in (torch.float32, torch.bfloat16)
     for others in ((), (math.nan,))
     # oneDNN multiplies channels of other groups by 0 there, before any activation.
-    if (product, dtype) != ("groups", torch.bfloat16)
+    if product not in ("groups", "depthwise") or dtype != torch.bfloat16
 }
 
 

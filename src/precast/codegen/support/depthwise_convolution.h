@@ -21,10 +21,10 @@ public:
     depthwise_convolution_of(const convolution_problem& problem)
         : problem(problem), x(*problem.operands[source]), w(*problem.operands[weights]), y(*problem.operands[result]) {}
 
-    // False if this is another problem, or if oneDNN computes it faster.
+    // False if this is another problem.
     bool run(context& context, const strided* inputs, const epilogue& prologue, const epilogue& epilogue) const {
-        depthwise_finish before, after;
-        if (!has_vectors || !fits() || !pays(prologue, epilogue)) return false;
+        channel_finish before, after;
+        if (!has_vectors || !fits()) return false;
         if (!before.set(inputs, prologue) || !after.set(inputs, epilogue)) return false;
         const bool is_tiled_by_8 = rounded_up(y.sizes[3], 8) <= rounded_up(y.sizes[3], 7);
         const auto convolve = is_tiled_by_8 ? row_routine<8>() : row_routine<7>();
@@ -86,13 +86,6 @@ private:
         return channels() == 1 || (x.strides[1] == 1 && y.strides[1] == 1);
     }
 
-    // oneDNN is faster with narrow filters, but cannot take all along.
-    bool pays(const epilogue& prologue, const epilogue& epilogue) const {
-        bool is_more = w.sizes[3] > 3 || prologue.size > 0;
-        for (int32_t each = 0; each < epilogue.size; ++each) is_more |= epilogue.steps[each].kind == finish_kind::relu6;
-        return is_more;
-    }
-
     template <int tile>
     row_routine_type row_routine() const {
         const int64_t stride = problem.stride(1);
@@ -108,11 +101,13 @@ private:
     // By tap, then by channel.
     void pack(float* to) const {
         const int64_t step = rounded_up(channels(), vector_lanes);
-        std::fill(to, to + taps() * step, 0.0f);
-        for (int64_t channel = 0; channel < channels(); ++channel)
-            for (int64_t tap = 0; tap < taps(); ++tap)
-                to[tap * step + channel] = static_cast<const float*>(
-                    w.data)[channel * w.strides[0] + tap / w.sizes[3] * w.strides[2] + tap % w.sizes[3] * w.strides[3]];
+        const auto* from = static_cast<const float*>(w.data);
+        for (int64_t row = 0; row < w.sizes[2]; ++row)
+            for (int64_t column = 0; column < w.sizes[3]; ++column, to += step) {
+                const float* tap = from + row * w.strides[2] + column * w.strides[3];
+                for (int64_t channel = 0; channel < channels(); ++channel) to[channel] = tap[channel * w.strides[0]];
+                std::fill(to + channels(), to + step, 0.0f);
+            }
     }
     // Constant filters are packed when they are met first.
     float* packed(context& context, int64_t bytes) const {
@@ -125,8 +120,8 @@ private:
         }));
     }
 
-    void run_part(const division& parts, int64_t part, const float* filters, const depthwise_finish& before,
-                  const depthwise_finish& after, row_routine_type convolve, float* ring) const {
+    void run_part(const division& parts, int64_t part, const float* filters, const channel_finish& before,
+                  const channel_finish& after, row_routine_type convolve, float* ring) const {
         const int64_t band = part % parts.bands * parts.band, chunk = part / parts.bands % parts.chunks * parts.chunk;
         const int64_t block = part / parts.bands / parts.chunks % parts.blocks * parts.block, n = part / parts.bands / parts.chunks / parts.blocks;
         const int64_t block_end = std::min(block + parts.block, parts.vectors), columns = std::min(parts.band, y.sizes[3] - band);

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "depthwise_finish.h"
+#include "channel_finish.h"
 
 namespace precast {
 
@@ -19,7 +19,7 @@ struct depthwise_row {
     int64_t filter_step;
     float* to;
     int64_t to_step, columns, channels;
-    const depthwise_finish& finish;
+    const channel_finish& finish;
     vector_place place;
 
     template <int taps, int stride, int tile>

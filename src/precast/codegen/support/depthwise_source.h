@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "depthwise_finish.h"
+#include "channel_finish.h"
 
 namespace precast {
 
@@ -17,7 +17,7 @@ public:
         : start(place.column), width(image.sizes[3]), pixel_step(image.strides[3]), vector_step(vector_lanes), image(image), place(place) {}
 
     // With `before` done to them, in `ring`, whose memory holds `height` rows.
-    depthwise_source(const strided& image, const vector_place& place, const depthwise_finish& before, float* ring, int64_t columns,
+    depthwise_source(const strided& image, const vector_place& place, const channel_finish& before, float* ring, int64_t columns,
                      int64_t height, int64_t vectors)
         : start(0), width(columns), pixel_step(vector_lanes), vector_step(height * columns * vector_lanes), image(image), place(place),
           before(&before), ring(ring), height(height), vectors(vectors), first(std::max<int64_t>(place.column, 0)),
@@ -69,11 +69,11 @@ private:
 
     const strided& image;
     const vector_place place;
-    const depthwise_finish* before = nullptr;
+    const channel_finish* before = nullptr;
     float* ring = nullptr;
     // Of the ring: pixels `first` and on of the image, `count` of them, start at its column `left`.
     int64_t height = 0, vectors = 0, first = 0, left = 0, count = 0, filled = 0;
-    depthwise_finish::vectors finishes[most_vectors];
+    channel_finish::vectors finishes[most_vectors];
 };
 
 }  // namespace precast

@@ -71,6 +71,27 @@ private:
         return load_vector(lanes);
     }
 
+#if defined(__AVX512F__)
+    // As in precast_math.h; the processor scales by powers of two in one step.
+    static float_vector exponential(float_vector value) {
+        using F = format<float>;
+        const float_vector x = at_most(at_least(value, same_in_all(F::exp_lowest)), same_in_all(F::exp_highest));
+        const auto n = reinterpret_cast<float_vector>(_mm512_roundscale_ps(reinterpret_cast<__m512>(x * F::log2_e), 0));
+        const float_vector r = multiply_add(-n, same_in_all(F::ln2_low), multiply_add(-n, same_in_all(F::ln2_high), x));
+        float_vector slope = same_in_all(1.39411632e-3f);
+        for (const float next : {8.36918688e-3f, 4.16663522e-2f, 1.66665049e-1f, 0.5f, 1.f, 1.f}) slope = multiply_add(slope, r, same_in_all(next));
+        return reinterpret_cast<float_vector>(_mm512_scalef_ps(reinterpret_cast<__m512>(slope), reinterpret_cast<__m512>(n)));
+    }
+    static float_vector silu(float_vector value) { return value / (1.0f + exponential(-value)); }
+    static float_vector sigmoid(float_vector value) {
+        const float_vector e = exponential(value < 0.0f ? value : -value);
+        return (value < 0.0f ? e : same_in_all(1)) / (1.0f + e);
+    }
+#else
+    static float_vector silu(float_vector value) { return by_lane<finish_kind::silu>(value); }
+    static float_vector sigmoid(float_vector value) { return by_lane<finish_kind::sigmoid>(value); }
+#endif
+
     static float_vector finished_vector(finish_kind kind, float_vector value, float_vector operand) {
         const float_vector zero = {};
         switch (kind) {
@@ -80,9 +101,9 @@ private:
             case finish_kind::relu6: return at_most(at_least(value, zero), same_in_all(6));
             case finish_kind::gelu: return by_lane<finish_kind::gelu>(value);
             case finish_kind::gelu_tanh: return by_lane<finish_kind::gelu_tanh>(value);
-            case finish_kind::silu: return by_lane<finish_kind::silu>(value);
+            case finish_kind::silu: return silu(value);
             case finish_kind::tanh: return by_lane<finish_kind::tanh>(value);
-            case finish_kind::sigmoid: return by_lane<finish_kind::sigmoid>(value);
+            case finish_kind::sigmoid: return sigmoid(value);
             case finish_kind::hardswish: return value * at_most(at_least(value + 3.0f, zero), same_in_all(6)) / 6.0f;
         }
         return value;

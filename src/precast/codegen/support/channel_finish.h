@@ -1,4 +1,4 @@
-// What is done to elements before or after a depthwise convolution, for vectors of channels.
+// What is done to elements, for vectors of channels, where most of it goes by channel.
 #pragma once
 
 #include <limits>
@@ -8,7 +8,7 @@
 namespace precast {
 
 // Elements times a scale, plus a shift, both by channel, then clamped; then what else there is to do.
-class depthwise_finish {
+class channel_finish {
 public:
     // False if an operand does not lie so that vectors of it can be read.
     bool set(const strided* inputs, const epilogue& epilogue) {
