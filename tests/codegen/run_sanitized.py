@@ -27,6 +27,7 @@ from tests.lower import (
     test_normalization,
     test_operators,
     test_ordering,
+    test_pixel_products,
     test_pooling,
     test_random,
     test_resampling,
@@ -37,7 +38,7 @@ from tests.lower.pipeline import lowered, make_entry
 FLAGS = ["-fsanitize=address,undefined", "-O1", "-fno-sanitize-recover=undefined"]
 FAMILIES = (
     test_operators, test_attention, test_bags, test_convolution, test_depthwise, test_epilogues, test_indexing,
-    test_normalization, test_ordering, test_pooling, test_resampling, test_special,
+    test_normalization, test_ordering, test_pixel_products, test_pooling, test_resampling, test_special,
 )  # fmt: skip
 DYNAMIC = ("softmax", "cat", "sum_columns", "view_of_transposed", "slice", "layer_norm_by_hand", "pad")
 OTHER_SIZE = 11

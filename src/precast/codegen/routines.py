@@ -9,9 +9,10 @@ from pathlib import Path
 from precast.ir.loops.sources import Sources, Unit
 
 ROUTINE_FILES = {
-    "convolution_backward_data": ("convolution",),
-    "convolution_backward_weights": ("convolution",),
-    "depthwise_convolution": ("convolution",),
+    **dict.fromkeys(
+        ("convolution", "convolution_backward_data", "convolution_backward_weights", "depthwise_convolution"),
+        ("convolution", "product"),
+    ),
     "matmul": ("matmul", "product"),
 }
 """Which source files have a routine, where it is not the file of its own name."""

@@ -5,6 +5,7 @@
 #include "depthwise.h"
 #include "depthwise_convolution.h"
 #include "epilogue.h"
+#include "pixel_product.h"
 #include "plain_convolution.h"
 #include "primitive.h"
 #include "winograd_convolution.h"
@@ -35,16 +36,6 @@ strided counted(const convolution_problem& problem, convolution_operand which) {
     counted.sizes[1] = tensor.sizes[0] / groups;
     counted.strides[0] = tensor.strides[0] * counted.sizes[1];
     return counted;
-}
-
-bool is_channels_last(const strided& image) {
-    int64_t expected = 1;
-    for (int dim = image.rank; dim-- > 0;) {
-        const int mine = dim == image.rank - 1 ? 1 : dim == 0 ? 0 : dim + 1;  // channels, then space, then batch
-        if (image.sizes[mine] != 1 && image.strides[mine] != expected) return false;
-        expected *= image.sizes[mine];
-    }
-    return true;
 }
 
 struct geometry {
@@ -160,7 +151,9 @@ int32_t run(context* context, convolution_problem problem, const strided* inputs
         if (which != problem.wanted && repeats(*problem.operands[which]) && !problem.is_empty() &&
             !write_out(problem.operands[which], written[which], blocks[which]))
             return fail(PRECAST_OUT_OF_MEMORY, "no memory for an operand of a convolution");
-    if (winograd_convolution(problem).run(*context, inputs, epilogue) || depthwise_gradient(problem).run()) return PRECAST_OK;
+    if (winograd_convolution(problem).run(*context, inputs, epilogue) || pixel_product(problem).run(*context, inputs, epilogue) ||
+        depthwise_gradient(problem).run())
+        return PRECAST_OK;
     const auto& computed = *problem.operands[problem.wanted];
     primitive* found = nullptr;
     if (type_of(computed.dtype) != dnnl_data_type_undef && !problem.is_empty()) {

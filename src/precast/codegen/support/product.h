@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "channel_finish.h"
 #include "context.h"
-#include "vector_epilogue.h"
 
 namespace precast {
 
@@ -16,14 +16,15 @@ struct product_problem {
     const float *left, *right;
     float* result;
     int64_t rows, columns, depth, left_step, right_step, result_step;
-    vector_epilogue finish;
+    channel_finish finish;
 
     bool is_large() const { return rows * columns * depth > 65536; }
 
     // Some columns of a row.
     void write(float_vector value, int64_t row, int64_t column, int64_t lanes) const {
-        float_vector values[] = {value};
-        if (!finish.is_empty()) finish.run(values, {0, 0, row, column, lanes});
+        const auto finishing = finish.of(column, lanes);
+        float_vector values[] = {finish.only_clamps() ? finishing.clamped(value) : finishing(value)};
+        if (!finish.rest.is_empty()) finish.rest.run(values, {0, 0, row, column, lanes});
         store_lanes(result + row * result_step + column, values[0], lanes);
     }
 };
