@@ -46,6 +46,10 @@ for kind in ("reflection", "replication"):
 for p in (0.0, 1.0, 2.0, 2.5, float("inf")):
     CASES[f"cdist_{p}"] = (lambda a, b, p=p: aten._cdist_forward(a, b, p, None), [floats(2, 5, 4), floats(2, 3, 4)])
     CASES[f"pdist_{p}"] = (lambda a, p=p: aten._pdist_forward(a, p), [floats(6, 4)])
+CASES["cdist_of_one_matrix_and_many"] = (
+    lambda a, b: aten._cdist_forward(a, b, 2.0, None),
+    [floats(5, 4), floats(2, 3, 4)],
+)
 CASES |= {
     "upsample_by_factor": (
         lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=False),

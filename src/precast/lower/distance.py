@@ -9,7 +9,7 @@ import torch
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.scalars import IndexValue, Load, Scalar, apply, as_scalar, cast
-from precast.lower.builder import Builder, Indices, math_dtype
+from precast.lower.builder import Builder, Indices, broadcast_indices, math_dtype
 from precast.lower.conditions import sure_place
 from precast.lower.reduction import reduced_dims
 from precast.lower.registry import lowering
@@ -56,7 +56,8 @@ def cdist(builder: Builder, left: Buffer, right: Buffer, p: float, compute_mode:
     shape, dtype = (*builder.result.shape, left.shape[-1]), math_dtype(left.dtype)
 
     def term(at: Indices) -> Scalar:
-        mine, other = Load(left, (*at[:-3], at[-3], at[-1])), Load(right, (*at[:-3], at[-2], at[-1]))
+        mine = Load(left, broadcast_indices(left.shape, (*at[:-3], at[-3], at[-1])))
+        other = Load(right, broadcast_indices(right.shape, (*at[:-3], at[-2], at[-1])))
         return _term(cast(mine, dtype) - cast(other, dtype), p)
 
     return _combined(builder, shape, term, p)
