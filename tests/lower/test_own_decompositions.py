@@ -79,3 +79,10 @@ def test_unpooled_images_lie_as_the_pooled_ones(memory_format):
     ours, eager = OWN_DECOMPOSITIONS[operator](*arguments), operator(*arguments)
     assert torch.equal(ours, eager)
     assert ours.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("ends", [(4.3, -3), (4.3, 50), (0, 7), (-5, 5)], ids=str)
+@pytest.mark.parametrize("steps", [0, 1, 2, 5, 50])
+def test_whole_numbers_between_two_are_eagers(ends, steps):
+    ours = OWN_DECOMPOSITIONS[aten.linspace.default](*ends, steps, dtype=torch.int64)
+    assert torch.equal(ours, torch.linspace(*ends, steps, dtype=torch.int64))

@@ -17,6 +17,7 @@ from precast.ops.decompositions import DecompositionTable
 
 _aten = torch.ops.aten
 _MEAN = 1
+_torch_linspace = decomposition_table[_aten.linspace.default]
 _torch_max_unpool2d = decomposition_table[_aten.max_unpool2d.default]
 
 
@@ -115,6 +116,16 @@ def max_unpool2d(source: Tensor, indices: Tensor, output_size: Sequence[int]) ->
     return unpooled.contiguous(memory_format=suggest_memory_format(source))
 
 
+def linspace(start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, **choices: object) -> Tensor:
+    if dtype is None or dtype.is_floating_point or dtype.is_complex or steps < 2:
+        between: Tensor = _torch_linspace(start, end, steps, dtype=dtype, **choices)
+        return between
+    # Whole numbers begin and end at whole numbers, and steps between them are taken in double precision.
+    start, end = int(start), int(end)
+    step, number = (end - start) / (steps - 1), torch.arange(steps, dtype=torch.float64)
+    return torch.where(number < steps // 2, start + step * number, end - step * (steps - 1 - number)).to(dtype)
+
+
 def view_copy(source: Tensor, size: Sequence[int]) -> Tensor:
     return source.reshape(size).clone()
 
@@ -125,6 +136,7 @@ OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten._trilinear.default: trilinear,
     _aten.addbmm.default: addbmm,
     _aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward,
+    _aten.linspace.default: linspace,
     _aten.max_unpool2d.default: max_unpool2d,
     _aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     _aten.multilabel_margin_loss_backward.default: multilabel_margin_loss_backward,
