@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import precast
 import precast.codegen
 from precast.build.compiler import COMPILE_FLAGS, find_compiler, run_compiler
 
@@ -56,3 +58,14 @@ def test_vectors_are_within_three_units_and_have_the_special_values(library, nam
     assert distance[plain].max() <= 3
     np.testing.assert_array_equal(ours[~plain], nearest[~plain])
     np.testing.assert_array_equal(np.signbit(ours[nearest == 0]), np.signbit(nearest[nearest == 0]))
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    """Threads get whole vectors: an element that is left over would be computed by another function."""
+    threads, x = torch.get_num_threads(), torch.randn(100_003)
+    compiled = precast.compile(torch.tan)
+    try:
+        results = [(torch.set_num_threads(count), compiled(x))[1] for count in (1, 2, 3)]
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(each, results[0]) for each in results)

@@ -26,7 +26,7 @@ from precast.codegen.accumulators import (
 from precast.codegen.cpp_scalars import Expressions, subscript_text
 from precast.codegen.cpp_types import CPP_TYPES, MEMORY_TYPES, TRUNCATION, Namer, identifier, index_text
 from precast.codegen.tiles import TILE, Crossing, Tiles, crossing
-from precast.codegen.work import condition, may_be_large
+from precast.codegen.work import condition, may_be_large, schedule
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.canonical import kernel_parameters
 from precast.ir.loops.index import Index, Variable, atom, coefficient_of, constant
@@ -435,7 +435,7 @@ def _pragmas(loop: Loop, *, is_outermost: bool, is_innermost: bool) -> dict[int,
     if not is_outermost or not may_be_large(loop) or not free[0]:
         return pragmas
     if is_innermost and last == 0:
-        return {0: f"#pragma omp parallel for simd{condition(loop)}"}
+        return {0: f"#pragma omp parallel for simd{schedule(loop)}{condition(loop)}"}
     outer = last if is_innermost else last + 1
     outer = min(outer, (*free, False).index(False)) or 1
     collapse = f" collapse({outer})" if outer > 1 else ""

@@ -23,10 +23,15 @@ public:
     range next(int64_t count) {
         const int64_t before = position;
         position += count;
-        return {std::max<int64_t>(first - before, 0), std::min<int64_t>(last - before, count)};
+        return {cut(first - before, count), cut(last - before, count)};
     }
 
 private:
+    // Only at the end of a loop may less than a vector be left: whatever the threads are, an iteration is in a vector or not.
+    static int64_t cut(int64_t place, int64_t count) {
+        return place >= count ? count : std::max<int64_t>(place, 0) / 64 * 64;
+    }
+
     share(int64_t total, int64_t thread, int64_t threads)
         : first(total * thread / threads), last(total * (thread + 1) / threads) {}
 
