@@ -44,7 +44,7 @@ class Options:
     """Time every kernel and library call; `precast.profile` tells."""
     freeze: bool = False
     """Take parameters and buffers for constants from the first call on: faster inference, no gradients, no updates."""
-    measure: bool = True
+    measure: bool = False
     """Time the ways of computing large products, once for each shape, and take the fastest; else a rule of thumb."""
     debug: bool = False
     """Keep and print what only people who work on the compiler want to see."""
