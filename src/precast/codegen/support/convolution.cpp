@@ -2,13 +2,11 @@
 // where it has the type, plain loops elsewhere (double, integers). A transposed convolution is the gradient of one with respect to its input.
 //
 // Numbers: groups, then strides, padding and dilation of each spatial dimension.
-#include "depthwise.h"
-#include "depthwise_convolution.h"
 #include "epilogue.h"
+#include "own_convolutions.h"
 #include "pixel_product.h"
 #include "plain_convolution.h"
 #include "primitive.h"
-#include "winograd_convolution.h"
 
 namespace precast {
 
@@ -151,8 +149,8 @@ int32_t run(context* context, convolution_problem problem, const strided* inputs
         if (which != problem.wanted && repeats(*problem.operands[which]) && !problem.is_empty() &&
             !write_out(problem.operands[which], written[which], blocks[which]))
             return fail(PRECAST_OUT_OF_MEMORY, "no memory for an operand of a convolution");
-    if (winograd_convolution(problem).run(*context, inputs, epilogue) || pixel_product(problem).run(*context, inputs, epilogue) ||
-        depthwise_gradient(problem).run())
+    if (convolve_by_winograd(problem, *context, inputs, epilogue) || pixel_product(problem).run(*context, inputs, epilogue) ||
+        depthwise_filter_gradient(problem))
         return PRECAST_OK;
     const auto& computed = *problem.operands[problem.wanted];
     primitive* found = nullptr;
@@ -195,7 +193,7 @@ int32_t convolution(context* context, const strided* inputs, const strided* outp
 int32_t depthwise_convolution(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers,
                               const epilogue& prologue, const epilogue& epilogue) {
     const convolution_problem problem{result, {&inputs[0], &inputs[1], &outputs[0]}, numbers};
-    if (depthwise_convolution_of(problem).run(*context, inputs, prologue, epilogue)) return PRECAST_OK;
+    if (convolve_depthwise(problem, *context, inputs, prologue, epilogue)) return PRECAST_OK;
     if (!prologue.size || problem.is_empty()) return run(context, problem, inputs, epilogue);
     int32_t count = 2;
     for (const auto* each : {&prologue, &epilogue})
