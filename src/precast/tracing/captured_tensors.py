@@ -17,6 +17,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
 from precast.tracing.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
+from precast.tracing.idle_resizes import is_idle_resize
 
 _TRACED_TYPES = (FakeTensor, FunctionalTensor)
 
@@ -80,6 +81,8 @@ class _SubstitutionMode(TorchFunctionMode):
         kwargs = self._captured.substitute(kwargs) if kwargs else {}
         if is_control_flow(func, args):
             return call_control_flow(func, args, kwargs, self._captured.exchanged)
+        if is_idle_resize(func, args, kwargs):
+            return args[0]
         return func(*args, **kwargs)
 
 
