@@ -112,9 +112,10 @@ class AotCallable:
         slots = self._slots
         if self._holds_state and slots is not None:
             return [*self._held, *leaves], (tree, slots.modes(), ambient_key())
-        if slots is None or not slots.is_current():
+        state = None if slots is None else slots.read_current()
+        if slots is None or state is None:
             slots = self._slots = ModuleSlots(self._function)
-        state = slots.read()
+            state = slots.read()
         if self._holds_state:
             self._held = state
         return [*state, *leaves], (tree, slots.modes(), ambient_key())

@@ -43,15 +43,19 @@ class ModuleSlots:
         """Train or eval, for every module."""
         return tuple([module.training for module in self.modules])
 
-    def is_current(self) -> bool:
-        """Whether the modules still have the children and the tensors that were found."""
-        return not self.modules or (
+    def read_current(self) -> list[torch.Tensor] | None:
+        """The tensors, if the modules still have the children and the tensors that were found."""
+        if not self.modules:
+            return []
+        tensors = self._slots.read()
+        is_current = (
             all(tuple(owner.values()) == children for owner, children in self._children)
             and list(map(len, self._owners)) == self._lengths
-            and not any(map(is_, self._slots.read(), repeat(None)))
+            and not any(map(is_, tensors, repeat(None)))
             and all(map(is_, self._absent.read(), repeat(None)))
             and all(owner[name] is other.get(alias) for (owner, name), (other, alias) in self._tied)
         )
+        return tensors if is_current else None
 
 
 class _Places:
