@@ -43,7 +43,6 @@ def row_type(name: str) -> str:
 def _shared_loop(signature: Signature, loop: Loop, name: str) -> tuple[list[str], list[str]]:
     """A function for a part of one loop, and what runs it for the parts of each thread."""
     end = _end_of(loop)
-    arguments = [f"each.{each}" for each in _names(signature) if each != end]
     member = [
         f"static void {name}_part({_parameters(signature, end, 'const int64_t start', 'const int64_t stop')}) {{",
         *indented(KernelWriter(signature).part(loop, ("start", "stop"))),
@@ -57,7 +56,7 @@ def _shared_loop(signature: Signature, loop: Loop, name: str) -> tuple[list[str]
         "    for (int64_t number = 0; number < count; ++number) {",
         "        const auto& each = tensors[number];",
         f"        const auto part = share.next(each.{end});",
-        f"        if (part.start < part.stop) {name}_part({', '.join([*arguments, 'part.start', 'part.stop'])});",
+        f"        if (part.start < part.stop) {name}_part({_arguments(signature, end, 'part.start', 'part.stop')});",
         "    }",
         "}",
     ]
@@ -68,7 +67,6 @@ def _shared_reduction(
 ) -> tuple[list[str], list[str]]:
     """Functions for a part of one reduction and for what follows it, and what runs them."""
     end, writer, totals = _end_of(loop), KernelWriter(signature), f"{name}_totals"
-    arguments = [f"each.{each}" for each in _names(signature) if each != end]
     declared = writer.declare(loop.accumulators)
     names = [writer.accumulators[each] for each in loop.accumulators]
     reduced = writer.reduction(loop, ("start", "stop"))
@@ -99,12 +97,12 @@ def _shared_reduction(
         f"    const int64_t part = piece % precast::parts_at_most, parts_here = precast::parts_of(each.{end});",
         "    if (part >= parts_here) continue;",
         f"    const int64_t start = each.{end} * part / parts_here, stop = each.{end} * (part + 1) / parts_here;",
-        f"    parts[piece] = {name}_part({', '.join([*arguments, 'start', 'stop'])});",
+        f"    parts[piece] = {name}_part({_arguments(signature, end, 'start', 'stop')});",
         "}",
         "for (int64_t number = 0; number < count; ++number) {",
         "    const auto& each = tensors[number];",
         "    const auto* own = &parts[number * precast::parts_at_most];",
-        f"    {name}_end({', '.join([*arguments, 'own', f'precast::parts_of(each.{end})'])});",
+        f"    {name}_end({_arguments(signature, end, 'own', f'precast::parts_of(each.{end})')});",
         "}",
     ]
 
@@ -137,14 +135,15 @@ def _single_numbers(signature: Signature, pattern: Kernel, name: str) -> tuple[l
         *indented(KernelWriter(signature).top_level(pattern.body)),
         "}",
     ]
-    arguments = ", ".join(f"each.{each}" for each in _names(signature))
     return member, [
         "for (int64_t number = 0; number < count; ++number) {",
         "    const auto& each = tensors[number];",
-        f"    {name}_row({arguments});",
+        f"    {name}_row({_arguments(signature, None)});",
         "}",
     ]
 
 
-def _names(signature: Signature) -> list[str]:
-    return [*signature.pointers.values(), *map(identifier, signature.sizes)]
+def _arguments(signature: Signature, end: str | None, *others: str) -> str:
+    """What a row of the table holds, but for the end of its loop, and what else the function takes."""
+    held = [*signature.pointers.values(), *map(identifier, signature.sizes)]
+    return ", ".join([*(f"each.{name}" for name in held if name != end), *others])

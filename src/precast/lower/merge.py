@@ -82,7 +82,7 @@ class _Order:
             for buffer in buffers:
                 last[buffer] = max(number, last.get(buffer, 0))
                 # Another loop may read one number again for nothing: that is no reason to be one loop.
-                if last is self._last_written or not _is_one_number(buffer):
+                if last is self._last_written or not buffer.is_one_number:
                     self._touched_by.setdefault(buffer, {})[number] = None
 
     def touching(self, buffers: Iterable[Buffer]) -> list[int]:
@@ -97,10 +97,6 @@ class _Order:
     def may_move_down(self, number: int) -> bool:
         """Whether no step after this one reads what it writes."""
         return all(self._last_read.get(buffer, 0) <= number for buffer in written_by(self.steps[number]))
-
-
-def _is_one_number(buffer: Buffer) -> bool:
-    return all(size == constant(1) for size in buffer.shape)
 
 
 def _merge_into_earlier(kernel: Kernel, order: _Order, refused: set[tuple[Kernel, Kernel]]) -> bool:

@@ -23,6 +23,11 @@ class Buffer:
     shape: tuple[Index, ...]
     strides: tuple[Index, ...]
 
+    @property
+    def is_one_number(self) -> bool:
+        """Whether it is known to hold a single element."""
+        return all(size == constant(1) for size in self.shape)
+
     def offset(self, indices: tuple[Index, ...]) -> Index:
         """How many elements from the start the element at `indices` lies."""
         assert len(indices) == len(self.shape), f"{self.name} has {len(self.shape)} dims, not {len(indices)}"

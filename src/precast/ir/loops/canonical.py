@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from precast.ir.loops.buffers import Buffer, contiguous_buffer
-from precast.ir.loops.index import Atom, Index, Symbol, Variable, atom, atoms, constant, substitute, symbol
+from precast.ir.loops.index import Atom, Index, Symbol, Variable, atom, atoms, substitute, symbol
 from precast.ir.loops.printer import describe_buffer, print_kernel
 from precast.ir.loops.program import (
     Kernel,
@@ -110,8 +110,7 @@ class _Forgetting:
 
 def _memory_of(buffer: Buffer) -> Buffer:
     """As many elements as nobody asks: subscripts are offsets."""
-    is_one = all(size == constant(1) for size in buffer.shape)
-    return contiguous_buffer(buffer.name, buffer.dtype, () if is_one else (symbol("length"),))
+    return contiguous_buffer(buffer.name, buffer.dtype, () if buffer.is_one_number else (symbol("length"),))
 
 
 class _Renaming:
