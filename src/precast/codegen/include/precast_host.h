@@ -88,6 +88,8 @@ struct strided {
     bool is_constant;
     void* data;
     int64_t sizes[max_rank], strides[max_rank];
+
+    bool is_single() const { return dtype.code == 2 && dtype.bits == 32; }  // a 32-bit float
 };
 
 // Routines take inputs, outputs and numbers, each as documented where it is defined.

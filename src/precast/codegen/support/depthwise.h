@@ -30,7 +30,7 @@ private:
         if (problem.wanted != weights || problem.spatial() != 2 || problem.is_empty()) return false;
         if (problem.groups() != x.sizes[1] || w.sizes[0] != x.sizes[1] || x.sizes[1] % vector_lanes != 0) return false;
         for (const auto* each : {&x, &w, &y})
-            if (each->dtype.code != 2 || each->dtype.bits != 32) return false;
+            if (!each->is_single()) return false;
         return x.strides[1] == 1 && y.strides[1] == 1 && w.sizes[2] <= most_rows;
     }
 

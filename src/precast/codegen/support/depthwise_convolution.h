@@ -82,7 +82,7 @@ private:
         if (problem.spatial() != 2 || problem.is_empty() || problem.groups() != channels() || w.sizes[0] != channels()) return false;
         if (w.sizes[2] > depthwise_row::most_lines || problem.dilation(0) != 1 || problem.dilation(1) != 1) return false;
         for (const auto* each : {&x, &w, &y})
-            if (each->dtype.code != 2 || each->dtype.bits != 32) return false;
+            if (!each->is_single()) return false;
         return channels() == 1 || (x.strides[1] == 1 && y.strides[1] == 1);
     }
 

@@ -46,7 +46,7 @@ private:
         for (int dim = 0; dim < problem.spatial(); ++dim)
             if (w.sizes[2 + dim] != 1 || problem.stride(dim) != 1 || problem.padding(dim) != 0) return false;
         for (const auto* each : {&x, &w, &y})
-            if (each->dtype.code != 2 || each->dtype.bits != 32) return false;
+            if (!each->is_single()) return false;
         return is_channels_last(x) && is_channels_last(y);
     }
 

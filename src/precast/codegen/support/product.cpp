@@ -7,8 +7,6 @@ namespace precast {
 
 namespace {
 
-bool is_single(const strided& operand) { return operand.dtype.code == 2 && operand.dtype.bits == 32; }
-
 // Operands of an epilogue as a vector epilogue wants them: rows are pixels, columns are channels.
 std::vector<strided> as_images(const strided* inputs, const epilogue& epilogue) {
     int32_t count = 0;
@@ -27,7 +25,7 @@ std::vector<strided> as_images(const strided* inputs, const epilogue& epilogue) 
 
 std::optional<product_problem> product_as_it_lies(const strided* inputs, const strided& result, const epilogue& epilogue) {
     const auto &left = inputs[0], &right = inputs[1];
-    if (result.rank != 2 || !is_single(result) || !is_single(left) || !is_single(right)) return {};
+    if (result.rank != 2 || !result.is_single() || !left.is_single() || !right.is_single()) return {};
     if (left.strides[1] != 1 || right.strides[0] != 1 || (result.strides[1] != 1 && result.sizes[1] != 1)) return {};
     product_problem problem{static_cast<const float*>(left.data), static_cast<const float*>(right.data), static_cast<float*>(result.data),
                             result.sizes[0], result.sizes[1], left.sizes[1], left.strides[0], right.strides[1], result.strides[0], {}};

@@ -23,7 +23,7 @@ public:
             step added{epilogue.steps[each].kind, nullptr, {}};
             if (epilogue.steps[each].operand >= 0) {
                 const auto& operand = inputs[epilogue.steps[each].operand];
-                if (operand.rank != 4 || operand.dtype.code != 2 || operand.dtype.bits != 32) return false;
+                if (operand.rank != 4 || !operand.is_single()) return false;
                 if (operand.strides[1] > 1 && operand.sizes[1] > 1) return false;
                 added.data = static_cast<const float*>(operand.data);
                 std::copy(operand.strides, operand.strides + 4, added.strides);

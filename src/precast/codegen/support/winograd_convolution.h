@@ -44,7 +44,7 @@ private:
             if (filters.sizes[2 + dim] != 3 || problem.stride(dim) != 1 || problem.dilation(dim) != 1 || problem.padding(dim) > 2) return false;
         for (auto which : {source, weights, result}) {
             const auto& operand = *problem.operands[which];
-            if (operand.dtype.code != 2 || operand.dtype.bits != 32) return false;
+            if (!operand.is_single()) return false;
             if (which != weights && (operand.strides[1] != 1 || operand.sizes[1] % vector_lanes != 0)) return false;
         }
         return true;
