@@ -138,12 +138,38 @@ inline bool is_inf(T x) {
     else return false;
 }
 
+// One step of a long division: what is left has as many digits less as a double has, and is exact.
+inline double rest_after(double rest, double divisor, double inverse) {
+    return fused(-std::nearbyint(rest * inverse), divisor, rest);
+}
+// As that of the C library, which is no vector. Six steps are enough for the largest float by the smallest.
+inline float fmod_single(float a, float b) {
+    const double divisor = static_cast<double>(std::fabs(b)), inverse = 1.0 / divisor;
+    double rest = rest_after(static_cast<double>(std::fabs(a)), divisor, inverse);
+    rest = rest_after(rest_after(rest, divisor, inverse), divisor, inverse);
+    rest = rest_after(rest_after(rest_after(rest, divisor, inverse), divisor, inverse), divisor, inverse);
+    const float found = static_cast<float>(rest < 0.0 ? rest + divisor : rest);
+    const bool is_less = (std::fabs(b) == infinity<float>) & (std::fabs(a) < infinity<float>);
+    return std::copysign(is_less ? a : found, a);
+}
+
 // Whole-number division by zero gives 0 here; eager raises.
+template <class T>
+inline T fmod(T a, T b) {
+    if constexpr (std::is_same_v<T, float>) return fmod_single(a, b);
+    else if constexpr (is_float<T>) return std::fmod(a, b);
+    else {
+        if (b == 0) return 0;
+        if constexpr (std::is_signed_v<T>)
+            if (b == T(-1)) return 0;
+        return static_cast<T>(a % b);
+    }
+}
 template <class T>
 inline T div_floor(T a, T b) {
     if constexpr (is_float<T>) {
         // As Python: the remainder takes the divisor's sign, and the quotient is what remains, rounded.
-        const T rest = std::fmod(a, b);
+        const T rest = fmod(a, b);
         T quotient = (a - rest) / b;
         quotient = (rest != T(0)) & ((b < T(0)) != (rest < T(0))) ? quotient - T(1) : quotient;
         const T whole = std::floor(quotient);
@@ -165,16 +191,6 @@ inline T div_trunc(T a, T b) {
         if constexpr (std::is_signed_v<T>)
             if (b == T(-1)) return static_cast<T>(-a);
         return static_cast<T>(a / b);
-    }
-}
-template <class T>
-inline T fmod(T a, T b) {
-    if constexpr (is_float<T>) return std::fmod(a, b);
-    else {
-        if (b == 0) return 0;
-        if constexpr (std::is_signed_v<T>)
-            if (b == T(-1)) return 0;
-        return static_cast<T>(a % b);
     }
 }
 template <class T>
