@@ -104,6 +104,9 @@ def _other_key(value: Any) -> tuple[Any, ...]:
     if isinstance(value, slice):
         # Not hashable before Python 3.12.
         return (slice, *map(_other_key, (value.start, value.stop, value.step)))
+    if type(value).__hash__ is None:
+        # No leaf that can be compiled for, which is said when it is traced.
+        return (type(value), id(value))
     # True == 1 == 1.0 in Python, but they are different constants of a program.
     return (type(value), value)
 

@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from precast.autograd.ambient import in_ambient
 from precast.autograd.call_key import PlainTensors, ambient_key, dynamic_key, static_key, what_changes
@@ -28,6 +27,7 @@ from precast.autograd.state_slots import ModuleSlots
 from precast.autograd.warm.second_order import second_order_later
 from precast.autograd.warm.start import warm_start
 from precast.ir.boundary import BoundaryFacts
+from precast.ir.opened_objects import flatten_opened
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.session import in_tracing_session
 
@@ -92,7 +92,7 @@ class AotCallable:
             return self._function(*args, **kwargs)
         values, circumstances = self._values(args, kwargs)
         variant = self._find(values, circumstances) or self._compile(args, kwargs, values, circumstances)
-        return variant.run(values)
+        return variant.run(values, (args, kwargs))
 
     def compile_for(self, *args: Any, **kwargs: Any) -> None:
         """Compile what a call like this one needs, without running it."""
@@ -108,7 +108,7 @@ class AotCallable:
             # The common case, without the cost of a pytree.
             leaves, tree = args, len(args)
         else:
-            leaves, tree = pytree.tree_flatten((args, kwargs))
+            leaves, tree = flatten_opened((args, kwargs))
         slots = self._slots
         if self._holds_state and slots is not None:
             return [*self._held, *leaves], (tree, slots.modes(), ambient_key())

@@ -15,6 +15,7 @@ from precast.autograd.boundary import FlatCall
 from precast.autograd.boundary.duplicate_inputs import DuplicatePlan, plan_duplicates
 from precast.autograd.boundary.synthetic_bases import SyntheticBasePlan, plan_synthetic_bases
 from precast.autograd.call_key import static_key
+from precast.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
 
 SizeCheck = Callable[[Sequence[Any]], bool]
 """Whether real inputs have sizes for which a trace is valid."""
@@ -72,37 +73,53 @@ class CompiledVariant:
             tensors[self.state_count : self.state_count] = [read() for read in self.captured]
         return tensors
 
-    def run(self, values: Sequence[Any]) -> Any:
-        return self.outputs.assemble(self.call(self.inputs(values)))
+    def run(self, values: Sequence[Any], arguments: Any = ()) -> Any:
+        """The results of a call; ``arguments`` are what the values were taken from."""
+        return self.outputs.assemble(self.call(self.inputs(values)), arguments)
 
 
 @dataclass
 class OutputPlan:
     """How flat tensor results become what the user's function returns; filled while it is traced.
 
-    ``build``, if given, makes the containers in place of the ``tree``.
+    ``build``, if given, makes the containers in place of the ``tree``. With ``has_changes``, results are a pair: what
+    is returned, and what containers of the arguments hold afterwards.
     """
 
     constants: dict[int, Any] | None = None
     tree: pytree.TreeSpec | None = None
     is_single: bool = False
     build: Callable[[Iterator[Any]], Any] | None = None
+    has_changes: bool = False
+    refers_to_arguments: bool = False
 
-    def split(self, outputs: Sequence[Any], tree: pytree.TreeSpec) -> list[Any]:
+    def split(self, outputs: Sequence[Any], tree: pytree.TreeSpec, *, has_changes: bool = False) -> list[Any]:
         """Note the plain values among the outputs, and give the others."""
         kept = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
         self.constants = {i: output for i, output in enumerate(outputs) if not isinstance(output, kept)}
-        self.tree = tree
+        self.tree, self.has_changes = tree, has_changes
+        self.refers_to_arguments = any(isinstance(value, ArgumentContainer) for value in self.constants.values())
         self.is_single = tree.is_leaf() and not self.constants
         return [output for output in outputs if isinstance(output, kept)]
 
-    def assemble(self, results: Sequence[Any]) -> Any:
+    def assemble(self, results: Sequence[Any], arguments: Any = ()) -> Any:
         if self.is_single:
             return results[0]
         outputs = list(results)
         assert self.constants is not None, "the function was traced"
+        reads_arguments = self.has_changes or self.refers_to_arguments
+        containers = list(argument_containers(arguments)) if reads_arguments else []
         for position, constant in self.constants.items():
-            outputs.insert(position, constant)
+            is_container = isinstance(constant, ArgumentContainer)
+            outputs.insert(position, containers[constant.number] if is_container else constant)
+        built = self._built(outputs)
+        if not self.has_changes:
+            return built
+        result, changes = built
+        apply_changes(containers, changes)
+        return result
+
+    def _built(self, outputs: list[Any]) -> Any:
         if self.build is not None:
             return self.build(iter(outputs))
         return pytree.tree_unflatten(outputs, self.tree)  # type: ignore[arg-type]

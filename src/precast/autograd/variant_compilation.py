@@ -109,10 +109,10 @@ def _over_tensors(
         inputs = list(template)
         for place, tensor in zip(places, tensors, strict=True):
             inputs[place] = tensor
-        flat = FlatCallable(function, state(), tree)
+        flat = FlatCallable(function, state(), tree, returns_changes=True)
         results = flat(*inputs)
         assert flat.out_tree is not None, "the function has run"
-        return outputs.split(results, flat.out_tree)
+        return outputs.split(results, flat.out_tree, has_changes=flat.has_changes)
 
     return run
 

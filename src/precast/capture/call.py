@@ -1,6 +1,5 @@
 """One call, taken apart: flat leaves, their tree, the names they get in the graph, and whether they can be traced."""
 
-import enum
 import inspect
 import keyword
 import re
@@ -15,12 +14,8 @@ from torch.utils import _pytree as pytree
 from precast.capture.dynamic_shapes import positional_names
 from precast.capture.module_state import StateTensor
 from precast.errors import CaptureError, InputTypeError, InputValueError
+from precast.ir.opened_objects import PLAIN_TYPES, opened
 
-_PLAIN_TYPES = (
-    int, float, complex, bool, str, bytes, type(None), enum.Enum, type, slice, type(...),
-    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator,
-    torch.SymInt, torch.SymFloat, torch.SymBool,
-)  # fmt: skip
 _COMPRESSED = {torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 
 
@@ -41,7 +36,7 @@ def flatten_call(function: Callable[..., Any], args: Any, kwargs: Any) -> FlatCa
     """Check that the call makes sense, and flatten it."""
     _check_callable(function)
     args, kwargs = _check_arguments(function, args, kwargs)
-    with_paths, tree = pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
+    with_paths, tree = pytree.tree_flatten_with_path(opened((tuple(args), dict(kwargs))))
     names, paths = [], []
     first = positional_names(function, len(args))
     path: Any
@@ -115,7 +110,7 @@ def _check_arguments(function: Callable[..., Any], args: Any, kwargs: Any) -> tu
 
 
 def _check_leaf(leaf: Any, path: str) -> None:
-    if not isinstance(leaf, (torch.Tensor, *_PLAIN_TYPES)):
+    if not isinstance(leaf, (torch.Tensor, *PLAIN_TYPES)):
         raise InputTypeError(
             f"{path} is a {type(leaf).__name__}.",
             why="inputs are tensors, plain Python values, and containers of them",

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from precast.capture.argument_containers import ArgumentContainer, WatchedContainers
 from precast.capture.call import FlatCall, as_identifier, check_tensors, flatten_call
 from precast.capture.cumulative_average import averages_by_tensors
 from precast.capture.dynamic_shapes import (
@@ -26,6 +27,7 @@ from precast.capture.failures import explained_failures
 from precast.capture.module_state import StateTensor, constant_names, module_names, module_state, root_modules
 from precast.capture.python_state import watched_python_state
 from precast.errors import InputTypeError, StateMutationError
+from precast.ir.opened_objects import PLAIN_TYPES, opened
 from precast.ir.signature import InputKind
 from precast.tracing.captured_tensors import CapturedTensors
 from precast.tracing.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
@@ -39,14 +41,25 @@ class FlatCallable:
     """The user's callable over flat inputs: state first, then the leaves of its arguments.
 
     Tensors of the state are exchanged for the given inputs wherever the program meets them. The tree of the results
-    is known after the first run, in ``out_tree``.
+    is known after the first run, in ``out_tree``. With ``returns_changes``, containers of the arguments among the
+    results are an ``ArgumentContainer``; where the program changed any (``has_changes``), results are a pair with
+    what these hold now.
     """
 
-    def __init__(self, function: Callable[..., Any], state: Sequence[torch.Tensor], tree: pytree.TreeSpec) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        state: Sequence[torch.Tensor],
+        tree: pytree.TreeSpec,
+        *,
+        returns_changes: bool = False,
+    ) -> None:
         self._function = function
         self._state = tuple(state)
         self._tree = tree
+        self._returns_changes = returns_changes
         self.out_tree: pytree.TreeSpec | None = None
+        self.has_changes = False
 
     def __call__(self, *flat: Any) -> list[Any]:
         stand_ins = dict(zip(map(id, self._state), flat, strict=False))
@@ -62,6 +75,7 @@ class FlatCallable:
 
     def _run(self, captured: CapturedTensors, leaves: Sequence[Any]) -> list[Any]:
         args, kwargs = pytree.tree_unflatten(list(leaves), self._tree)
+        containers = WatchedContainers((args, kwargs) if self._returns_changes else ())
 
         def update_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
             stand_in = captured.substitute(buffer)
@@ -77,7 +91,11 @@ class FlatCallable:
         watched = watched_python_state(self._function, update_buffer)
         with explained_failures(), watched, captured.exchanged(), averages_by_tensors():
             result = run_users_code(self._function, *args, **kwargs)
-        outputs, self.out_tree = pytree.tree_flatten(result)
+        changes = containers.changes()
+        self.has_changes = bool(changes)
+        results = opened((result, changes) if changes else result, containers.__contains__)
+        outputs, self.out_tree = pytree.tree_flatten(results, is_leaf=containers.__contains__)
+        outputs = [containers.stand_in(output) for output in outputs]
         _check_outputs(outputs)
         return [captured.substitute(output) for output in outputs]
 
@@ -118,7 +136,7 @@ def prepare(
     if automatic_sizes:
         fake_leaves = [_automatic_fake(fakes, i, leaf) for i, leaf in enumerate(call.leaves)]
     else:
-        dims = normalize_dynamic_shapes(function, args, kwargs or {}, dynamic_shapes)
+        dims = normalize_dynamic_shapes(function, opened(args), opened(dict(kwargs or {})), dynamic_shapes)
         fake_leaves = [_fake_leaf(fakes, leaf, dim) for leaf, dim in zip(call.leaves, dims, strict=True)]
     fake_state = [fakes.fake(item.tensor) for item in state]
 
@@ -208,9 +226,8 @@ def unique_names(names: Sequence[str]) -> list[str]:
 
 def _check_outputs(outputs: Sequence[Any]) -> None:
     """Refuse results that a graph cannot return."""
-    plain = (torch.Tensor, int, float, complex, bool, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
     for output in outputs:
-        if not isinstance(output, (*plain, torch.dtype, torch.device)):
+        if not isinstance(output, (torch.Tensor, *PLAIN_TYPES, ArgumentContainer)):
             raise InputTypeError(
                 f"The program returns a {type(output).__name__}.",
                 why="results are tensors, plain Python values, and containers of them",

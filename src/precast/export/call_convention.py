@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError
 from precast.ir.input_checks import ExpectedLeaf, Leaf, check_leaves
+from precast.ir.opened_objects import opened
 from precast.ir.sizes import SymbolicSizes
 from precast.ir.tensor_spec import TensorSpec
 
@@ -31,8 +32,8 @@ class CallConvention:
     argument_names: tuple[str, ...]
 
     def normalized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same call with its keywords in order and plain containers, once it is known to fit."""
-        call: tuple[tuple[Any, ...], dict[str, Any]] = _plain(self._placed(tuple(args), dict(kwargs)))
+        """The same call with its keywords in order, plain containers and opened objects, once it is known to fit."""
+        call: tuple[tuple[Any, ...], dict[str, Any]] = opened(_plain(self._placed(tuple(args), dict(kwargs))))
         with_paths, tree = pytree.tree_flatten_with_path(call)
         if not same_tree(tree, self.in_tree):
             raise InputValueError(

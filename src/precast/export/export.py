@@ -20,6 +20,7 @@ from precast.export.runtime_asserts import with_runtime_asserts
 from precast.export.tidy import tidied
 from precast.export.tracepoints import Tracepoints
 from precast.functionalize import functionalize
+from precast.ir.opened_objects import opened
 from precast.ir.program import Program
 from precast.ir.signature import InputKind
 from precast.tracing.trace import Decompositions
@@ -80,7 +81,7 @@ def _module_calls(mod: torch.nn.Module, kept: Sequence[ModuleCallEntry]) -> Iter
 
 
 def _requiring_grad(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[str]:
-    leaves = pytree.tree_leaves((tuple(args), dict(kwargs or {})))
+    leaves = pytree.tree_leaves(opened((tuple(args), dict(kwargs or {}))))
     specs = program.signature.inputs_of(InputKind.USER_INPUT)
     return [spec.arg.name for spec, leaf in zip(specs, leaves, strict=True) if getattr(leaf, "requires_grad", False)]
 

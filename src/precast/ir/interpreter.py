@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from precast.errors import InputValueError
 from precast.ir.boundary import InputFacts
 from precast.ir.input_checks import Leaf, check_leaves, expected_leaves
+from precast.ir.opened_objects import opened
 from precast.ir.program import Program
 from precast.ir.signature import InputKind, OutputKind
 
@@ -42,7 +43,7 @@ def bind_inputs(
     program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, torch.Tensor]
 ) -> list[Any]:
     """The graph's flat inputs, in order, for one call of the original signature."""
-    with_paths, tree = pytree.tree_flatten_with_path((args, _in_captured_order(program, kwargs)))
+    with_paths, tree = pytree.tree_flatten_with_path(opened((args, _in_captured_order(program, kwargs))))
     if tree != program.signature.in_tree:
         raise InputValueError(
             "The arguments do not have the structure that the program was captured with.",

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from precast.autograd.size_names import Indescribable
+from precast.capture.argument_containers import ArgumentContainer
 
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -25,7 +27,7 @@ def tree_data(tree: pytree.TreeSpec) -> Any:
         return None
     return {
         "make": _function_data(pytree.SUPPORTED_NODES[tree.type].unflatten_fn, tree.type),
-        "context": _plain_data(tree.context),
+        "context": constant_data(tree.context),
         "children": [tree_data(child) for child in tree.children()],
     }
 
@@ -34,7 +36,7 @@ def tree_builder(data: Any) -> Build:
     """A function that builds the containers again around their leaves."""
     if data is None:
         return next
-    make, context = _function(data["make"]), _plain(data["context"])
+    make, context = _function(data["make"]), constant_of(data["context"])
     children = [tree_builder(child) for child in data["children"]]
     return lambda leaves: make([child(leaves) for child in children], context)
 
@@ -43,7 +45,7 @@ def _function_data(function: Any, kind: Any) -> Any:
     if kind in _BUILT_IN.values():
         return {"type": next(name for name, known in _BUILT_IN.items() if known is kind)}
     if isinstance(function, partial):
-        held = {"args": _plain_data(function.args), "keywords": _plain_data(function.keywords)}
+        held = {"args": constant_data(function.args), "keywords": constant_data(function.keywords)}
         return {"partial": _name_data(function.func), **held}
     return _name_data(function)
 
@@ -55,7 +57,7 @@ def _function(data: Any) -> Callable[[Sequence[Any], Any], Any]:
     if "type" in data:
         return pytree.SUPPORTED_NODES[_BUILT_IN[data["type"]]].unflatten_fn
     if "partial" in data:
-        return partial(_named(data["partial"]), *_plain(data["args"]), **_plain(data["keywords"]))
+        return partial(_named(data["partial"]), *constant_of(data["args"]), **constant_of(data["keywords"]))
     found: Callable[[Sequence[Any], Any], Any] = _named(data)
     return found
 
@@ -76,26 +78,38 @@ def _named(data: dict[str, str]) -> Any:
     return found
 
 
-def _plain_data(value: Any) -> Any:
+def constant_data(value: Any) -> Any:
+    """A plain value as data. Raises Indescribable for any other."""
     if type(value) in _PLAIN:
         return value
     if type(value) is list or type(value) is tuple:
-        return {type(value).__name__: [_plain_data(item) for item in value]}
+        return {type(value).__name__: [constant_data(item) for item in value]}
     if type(value) is dict:
-        return {"dict": [[_plain_data(key), _plain_data(item)] for key, item in value.items()]}
+        return {"dict": [[constant_data(key), constant_data(item)] for key, item in value.items()]}
     if isinstance(value, type):
         return {"class": _name_data(value)}
+    if isinstance(value, torch.dtype | torch.device):
+        return {type(value).__name__: str(value).removeprefix("torch.")}
+    if isinstance(value, ArgumentContainer):
+        return {"argument": value.number}
     raise Indescribable(f"a container that knows of a {type(value).__name__}")
 
 
-def _plain(data: Any) -> Any:
+def constant_of(data: Any) -> Any:
+    """The value again."""
     match data:
         case {"list": items}:
-            return [_plain(item) for item in items]
+            return [constant_of(item) for item in items]
         case {"tuple": items}:
-            return tuple(_plain(item) for item in items)
+            return tuple(constant_of(item) for item in items)
         case {"dict": items}:
-            return {_plain(key): _plain(item) for key, item in items}
+            return {constant_of(key): constant_of(item) for key, item in items}
         case {"class": name}:
             return _named(name)
+        case {"dtype": name}:
+            return getattr(torch, name)
+        case {"device": name}:
+            return torch.device(name)
+        case {"argument": number}:
+            return ArgumentContainer(number)
     return data

@@ -10,6 +10,7 @@ from precast.autograd.ambient import ambient_of
 from precast.autograd.call_parts import Gradients
 from precast.autograd.state_slots import ModuleSlots
 from precast.ir.boundary import BoundaryFacts
+from precast.ir.opened_objects import opened
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.session import tracing_session
 
@@ -22,7 +23,7 @@ def second_order_later(
     second_order: Callable[[FlatFunction, BoundaryFacts], Gradients],
 ) -> Gradients:
     """Gradients of a call like this one. Holds no tensor of the call: it gets those of the call that asks."""
-    leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    leaves, tree = pytree.tree_flatten(opened((tuple(args), dict(kwargs))))
     template = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     ambient, grad_mode = ambient_of(function), torch.is_grad_enabled()

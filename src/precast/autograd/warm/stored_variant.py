@@ -16,10 +16,8 @@ from precast.autograd.compiled_variant import CompiledVariant, OutputPlan, Overl
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.graph_names import Compilation
 from precast.autograd.size_names import Indescribable
-from precast.autograd.warm.output_tree import tree_builder, tree_data
+from precast.autograd.warm.output_tree import constant_data, constant_of, tree_builder, tree_data
 from precast.ir.boundary import InputFacts
-
-_PLAIN = (type(None), bool, int, float, str)
 
 
 @runtime_checkable
@@ -110,17 +108,19 @@ def _update_data(update: Update) -> tuple[int, dict[str, bool]]:
 def _outputs_data(outputs: OutputPlan) -> dict[str, Any]:
     assert outputs.constants is not None, "the function was traced"
     assert outputs.tree is not None, "the function was traced"
-    if not all(type(constant) in _PLAIN for constant in outputs.constants.values()):
-        raise Indescribable("a result that is no plain value")
     return {
-        "constants": list(outputs.constants.items()),
+        "constants": [(position, constant_data(constant)) for position, constant in outputs.constants.items()],
         "tree": tree_data(outputs.tree),
         "is_single": outputs.is_single,
+        "has_changes": outputs.has_changes,
+        "refers_to_arguments": outputs.refers_to_arguments,
     }
 
 
 def _outputs(data: Mapping[str, Any]) -> OutputPlan:
-    return OutputPlan(dict(data["constants"]), None, data["is_single"], tree_builder(data["tree"]))
+    constants = {position: constant_of(constant) for position, constant in data["constants"]}
+    build = tree_builder(data["tree"])
+    return OutputPlan(constants, None, data["is_single"], build, data["has_changes"], data["refers_to_arguments"])
 
 
 def _tuples(value: Any) -> Any:

@@ -28,6 +28,7 @@ from precast.export.serialize.symbols import sizes_from_json, sizes_to_json
 from precast.export.serialize.tensors import load_tensors, store_tensors
 from precast.export.serialize.trees import tree_from_json, tree_to_json
 from precast.ir.boundary import BoundaryFacts, InputFacts, OutputFacts
+from precast.ir.opened_objects import opened
 from precast.ir.program import Program
 from precast.ir.signature import Signature
 
@@ -90,7 +91,7 @@ def _hints(program: Program) -> dict[str, int]:
 
 
 def _example_leaves(origin: Origin) -> list[Any] | None:
-    return None if origin.example_inputs is None else pytree.tree_leaves(origin.example_inputs)
+    return None if origin.example_inputs is None else pytree.tree_leaves(opened(origin.example_inputs))
 
 
 def _examples_to_json(origin: Origin, leaves: list[Any] | None) -> Json:
@@ -98,7 +99,7 @@ def _examples_to_json(origin: Origin, leaves: list[Any] | None) -> Json:
         return None
     numbers = {id(leaf): str(i) for i, leaf in reversed(list(enumerate(leaves))) if isinstance(leaf, torch.Tensor)}
     return {
-        "tree": tree_to_json(pytree.tree_structure(origin.example_inputs)),
+        "tree": tree_to_json(pytree.tree_structure(opened(origin.example_inputs))),
         "leaves": [numbers[id(leaf)] if isinstance(leaf, torch.Tensor) else constant_to_json(leaf) for leaf in leaves],
     }
 

@@ -6,6 +6,7 @@ which are made again from their fields.
 
 import sys
 from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils import _pytree as pytree
@@ -13,6 +14,7 @@ from torch.utils import _pytree as pytree
 from precast.artifact.schema import Json, damaged
 from precast.errors import ArtifactError, ExportError
 from precast.export.serialize.constants import constant_from_json, constant_to_json
+from precast.ir.opened_objects import Opened, is_container_class
 
 MAX_DEPTH = 100
 MAX_LEAVES = 1_000_000
@@ -111,7 +113,8 @@ def _node(kind: Json, context: Json) -> tuple[Any, Any]:
         return namedtuple, _namedtuple_class(str(context[0]), [str(field) for field in context[1]])
     if kind == "class":
         found = _registered_class(str(context[0]))
-        return found, _with_classes(constant_from_json(context[1]))
+        find = _class_to_open if found is Opened else _registered_class
+        return found, _with_classes(constant_from_json(context[1]), find)
     raise damaged(f"a tree of arguments holds a {kind!r}", "no such node is known")
 
 
@@ -137,6 +140,18 @@ def _registered_class(name: str) -> Any:
     return found
 
 
+def _class_to_open(name: str) -> Any:
+    """A class whose objects are made of their attributes: caches and records, and no other that a file might name."""
+    found = _class_in_loaded_modules(name)
+    if not isinstance(found, type) or not is_container_class(found):
+        raise ArtifactError(
+            f"the program takes or gives a {name!r}, which is not known here",
+            why="a file names classes; loading it never imports code",
+            fix="import the module of the class before loading",
+        )
+    return found
+
+
 def _class_in_loaded_modules(name: str) -> Any:
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
@@ -145,9 +160,9 @@ def _class_in_loaded_modules(name: str) -> Any:
     return found
 
 
-def _with_classes(context: Any) -> Any:
+def _with_classes(context: Any, find: Callable[[str], Any]) -> Any:
     if isinstance(context, dict) and set(context) == {"__class__"}:
-        return _registered_class(str(context["__class__"]))
+        return find(str(context["__class__"]))
     if isinstance(context, (list, tuple)):
-        return type(context)(_with_classes(item) for item in context)
+        return type(context)(_with_classes(item, find) for item in context)
     return context

@@ -1,0 +1,187 @@
+"""Objects of other people's classes as containers of what their attributes hold: caches, dataclasses, and the like.
+
+Before: ``model(ids, past_key_values=cache)``, where the cache is one leaf to torch's pytree
+After:  ``opened`` puts ``Opened(cache)`` in its place: its children are the attributes, and unflattening gives a cache
+
+Nothing is registered for the classes themselves: that is for their owners to do, and what they say comes first.
+"""
+
+import dataclasses
+import enum
+from collections import UserDict
+from collections.abc import Callable, Iterable
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+PLAIN_TYPES = (
+    int, float, complex, bool, str, bytes, type(None), enum.Enum, type, slice, range, type(...),
+    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator,
+    torch.SymInt, torch.SymFloat, torch.SymBool,
+)  # fmt: skip
+"""Leaves that are no tensors: values which a program is compiled for."""
+
+_NEVER_OPENED = (
+    torch.Tensor, *PLAIN_TYPES, torch.nn.Module, torch.optim.Optimizer, torch.Stream,
+    BuiltinFunctionType, FunctionType, MethodType, ModuleType,
+)  # fmt: skip
+_COUNTERS = frozenset({"cumulative_length", "cumulative_length_int", "_seen_tokens"})
+"""Numbers that caches count up at every call. They travel as sizes of empty tensors, since sizes may be dynamic."""
+
+_USUAL_LEAVES = {torch.Tensor, bool, int, float, str, type(None)}
+
+IsLeaf = Callable[[Any], bool]
+Context = tuple[Any, ...]
+
+
+class Opened:
+    """An object, seen as a container; ``is_leaf`` says what inside of it is left closed."""
+
+    __slots__ = ("is_leaf", "object")
+
+    def __init__(self, object: Any, is_leaf: IsLeaf | None = None) -> None:
+        self.object, self.is_leaf = object, is_leaf
+
+
+class Held:
+    """Attributes that a program can do nothing with but hand on; objects holding others are other objects."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self.attributes = attributes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Held) and _identities(self.attributes) == _identities(other.attributes)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.attributes))
+
+
+def _identities(attributes: dict[str, Any]) -> dict[str, int]:
+    return {name: id(value) for name, value in attributes.items()}
+
+
+def flatten_opened(value: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves and the tree of ``value`` with its objects opened, at no cost where there are none."""
+    leaves, tree = pytree.tree_flatten(value)
+    kinds = set(map(type, leaves)) - _USUAL_LEAVES
+    if not kinds or not any(is_object(leaf) for leaf in leaves if type(leaf) in kinds):
+        return leaves, tree
+    return pytree.tree_flatten(opened(value))
+
+
+def opened(value: Any, is_leaf: IsLeaf | None = None) -> Any:
+    """``value`` with ``Opened`` around the objects in it; ``value`` itself where there are none."""
+    leaves = pytree.tree_leaves(value, is_leaf=is_leaf)
+    if not any(is_object(leaf) for leaf in leaves if type(leaf) is not torch.Tensor):
+        return value
+    return pytree.tree_map(lambda leaf: _opened_leaf(leaf, is_leaf), value, is_leaf=is_leaf)
+
+
+def _opened_leaf(leaf: Any, is_leaf: IsLeaf | None) -> Any:
+    return leaf if (is_leaf is not None and is_leaf(leaf)) or not is_object(leaf) else Opened(leaf, is_leaf)
+
+
+def is_object(leaf: Any) -> bool:
+    """Whether a leaf of torch's pytree is an object that can be opened."""
+    kind = type(leaf)
+    known = _is_known_kind.get(kind)
+    if known is None:
+        known = _is_known_kind[kind] = is_container_class(kind)
+    if known or issubclass(kind, _NEVER_OPENED) or kind.__module__.partition(".")[0] in ("torch", "numpy", "builtins"):
+        return known
+    return any(_holds_tensors(value) for value in attributes(leaf).values())
+
+
+_is_known_kind: dict[type, bool] = {}
+
+
+def is_container_class(kind: type) -> bool:
+    """Whether objects of the class are opened whatever they hold: a cache is empty at first."""
+    if issubclass(kind, _NEVER_OPENED):
+        return False
+    is_cache = any(base.__name__.endswith(("Cache", "CacheLayerMixin")) for base in kind.__mro__)
+    is_transformers_cache = is_cache and kind.__module__.startswith("transformers.")
+    is_record = dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__")
+    return is_transformers_cache or is_record or issubclass(kind, UserDict)
+
+
+def _holds_tensors(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """What the object's attributes hold, those in slots included."""
+    found: dict[str, Any] = {}
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    found.update(getattr(value, "__dict__", ()))
+    return found
+
+
+def object_parts(value: Any, is_leaf: IsLeaf | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The attributes that are leaves or containers of leaves, in the order of their names, and the others."""
+    parts: dict[str, Any] = {}
+    held: dict[str, Any] = {}
+    for name, part in sorted(attributes(value).items()):
+        (parts if _is_tree_of_leaves(part, is_leaf) else held)[name] = part
+    return parts, held
+
+
+def _is_tree_of_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
+    if isinstance(value, (torch.Tensor, *PLAIN_TYPES)):
+        return True
+    leaves = pytree.tree_leaves(value, is_leaf=is_leaf)
+    known = (torch.Tensor, *PLAIN_TYPES)
+    return all(isinstance(leaf, known) or (is_leaf and is_leaf(leaf)) or is_object(leaf) for leaf in leaves)
+
+
+def set_attributes(value: Any, new: dict[str, Any]) -> None:
+    """Assign attributes, of frozen objects too."""
+    for name, part in new.items():
+        object.__setattr__(value, name, part)
+
+
+def _flatten(node: Opened) -> tuple[list[Any], Context]:
+    parts, held = object_parts(node.object, node.is_leaf)
+    children = [_child(name, part, node.is_leaf) for name, part in parts.items()]
+    context = (type(node.object), tuple(parts))
+    return children, (*context, Held(held)) if held else context
+
+
+def _child(name: str, part: Any, is_leaf: IsLeaf | None) -> Any:
+    if name in _COUNTERS and isinstance(part, (int, torch.SymInt)):
+        return torch.empty((part, 0))
+    if isinstance(part, (torch.Tensor, *PLAIN_TYPES)):
+        return part
+    return opened(part, is_leaf)
+
+
+def _flatten_with_keys(node: Opened) -> tuple[list[tuple[Any, Any]], Context]:
+    children, context = _flatten(node)
+    return [(pytree.GetAttrKey(name), child) for name, child in zip(context[1], children, strict=True)], context
+
+
+def unflatten_object(children: Iterable[Any], context: Context) -> Any:
+    """The object again, made without its constructor."""
+    kind, names, *held = context
+    made = kind.__new__(kind)
+    for name, child in zip(names, children, strict=True):
+        is_counter = name in _COUNTERS and isinstance(child, torch.Tensor) and child.dim() == 2
+        object.__setattr__(made, name, child.shape[0] if is_counter else child)
+    for others in held:
+        set_attributes(made, others.attributes)
+    return made
+
+
+pytree.register_pytree_node(
+    Opened,
+    _flatten,
+    unflatten_object,
+    serialized_type_name="precast.Opened",
+    flatten_with_keys_fn=_flatten_with_keys,
+)
