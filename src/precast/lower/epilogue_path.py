@@ -21,7 +21,7 @@ from precast.ir.loops.scalars import (
     operands_of,
     walk,
 )
-from precast.lower.activation import gelu_of, silu_of
+from precast.lower.activation import gelu_doubled_of, gelu_of, silu_of
 
 
 def _hardswish_of(value: Scalar) -> Scalar:
@@ -32,6 +32,7 @@ def _hardswish_of(value: Scalar) -> Scalar:
 
 ACTIVATIONS: dict[str, Callable[[Scalar], Scalar]] = {
     "gelu": lambda value: gelu_of(value, "none"),
+    "gelu_doubled": gelu_doubled_of,
     "gelu_tanh": lambda value: gelu_of(value, "tanh"),
     "silu": silu_of,
     "hardswish": _hardswish_of,

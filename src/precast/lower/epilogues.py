@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from precast.ir.loops.buffers import Buffer, View, contiguous_strides, whole
+from precast.ir.loops.buffers import Buffer, View, contiguous_strides
 from precast.ir.loops.index import Atom, Index, Variable, atom, coefficient_of, constant, product, substitute
 from precast.ir.loops.program import (
     Finish,
@@ -52,8 +52,6 @@ def absorb_epilogues(program: LoopProgram) -> LoopProgram:
     steps: list[Step] = []
     calls: dict[Buffer, LibraryCall] = {}
     for step in program.steps:
-        if isinstance(step, LibraryCall) and step.routine in CHANNELS and _may_grow(step, readers):
-            calls[step.outputs[0].buffer] = step
         rest = step
         for buffer in [each for each in step.read if each in calls] if isinstance(step, Kernel) else ():
             absorbed = _absorb(calls[buffer], rest, names) if isinstance(rest, Kernel) else None
@@ -61,13 +59,23 @@ def absorb_epilogues(program: LoopProgram) -> LoopProgram:
                 steps.remove(calls.pop(buffer))
                 *before, rest = absorbed
                 steps += before
+        if isinstance(rest, LibraryCall) and rest.routine in CHANNELS and _may_grow(rest, readers):
+            calls[rest.outputs[0].buffer] = rest
         steps.append(rest)
     return with_steps(program, steps)
 
 
 def _may_grow(call: LibraryCall, readers: Counter[Buffer]) -> bool:
     (result,) = call.outputs
-    return result.dtype in TYPES and readers[result.buffer] == 1 and result == whole(result.buffer)
+    return result.dtype in TYPES and readers[result.buffer] == 1 and _is_whole(result)
+
+
+def _is_whole(view: View) -> bool:
+    """Whether a view is its buffer; where there is one element, any stride is right."""
+    if view.shape != view.buffer.shape or view.offset != constant(0):
+        return False
+    dims = zip(view.shape, view.strides, view.buffer.strides, strict=True)
+    return all(mine == other for size, mine, other in dims if size != constant(1))
 
 
 def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | None:

@@ -97,7 +97,7 @@ using routine = int32_t(context* context, const strided* inputs, const strided* 
 routine attention, attention_backward, convolution_backward_data, convolution_backward_weights, scan, search, sort;
 
 // What is done to each element of a result before it is written; `operand` counts inputs, -1: none.
-enum class finish_kind : int32_t { add, mul, relu, relu6, gelu, gelu_tanh, silu, tanh, sigmoid, hardswish };
+enum class finish_kind : int32_t { add, mul, relu, relu6, gelu, gelu_doubled, gelu_tanh, silu, tanh, sigmoid, hardswish };
 struct finish {
     finish_kind kind;
     int32_t operand;

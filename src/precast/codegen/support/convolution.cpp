@@ -106,7 +106,7 @@ void prepare(const convolution_problem& problem, const strided* inputs, const ep
             if (!plan_convolution(problem, engine, wanted, leaves_epilogue ? no_bias : bias, leaves_epilogue ? none : attributes, plan))
                 continue;
             made.leaves_epilogue = leaves_epilogue;
-            if (made.loses_nan(epilogue) && implementation_of(plan).find("gemm:") != std::string_view::npos &&
+            if (made.flags_to_watch(epilogue) && implementation_of(plan).find("gemm:") != std::string_view::npos &&
                 (!post_ops_of(inputs, epilogue, static_cast<bool>(bias), attributes, true) ||
                  !plan_convolution(problem, engine, wanted, bias, attributes, plan)))
                 continue;
@@ -164,7 +164,7 @@ int32_t run(context* context, convolution_problem problem, const strided* inputs
         });
         if (found->is_ready()) {
             std::vector<const strided*> tensors(problem.operands, problem.operands + operand_count);
-            const nan_watch watch(found->loses_nan(epilogue));
+            const nan_watch watch(found->flags_to_watch(epilogue));
             if (!found->run(*context, cache.engine, std::move(tensors), inputs, epilogue))
                 return fail(PRECAST_FAILED, "oneDNN failed in a convolution");
             if (watch.saw_one()) {

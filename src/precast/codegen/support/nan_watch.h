@@ -1,7 +1,8 @@
-// Whether arithmetic met a NaN, told by the processor without looking at a number.
+// Whether arithmetic met a NaN, or a number too large, told by the processor without looking at a number.
 //
-// The larger of a NaN and 0, as oneDNN's relu and clip take it, is 0, where it should stay NaN. Processors note in each thread that an
-// operand was none, so this can be left to oneDNN and done otherwise in the rare case that there was one.
+// The larger of a NaN and 0, as oneDNN's relu and clip take it, is 0, where it should stay NaN; its gelu of infinity is NaN, and of
+// numbers beyond half the largest infinity. Processors note in each thread that there was such an operand, so this can be left to oneDNN
+// and done otherwise in the rare case that there was one.
 #pragma once
 
 #include <omp.h>
@@ -19,11 +20,11 @@ constexpr bool can_watch = true;
 
 class nan_watch {
 public:
-    // From here on, in all threads that routines use, if there is something to watch.
-    explicit nan_watch(bool is_needed) : is_needed(is_needed), before(is_needed ? _mm_getcsr() & invalid : 0) {
-        if (!is_needed) return;
+    // From here on, in all threads that routines use, for these among the flags of MXCSR.
+    explicit nan_watch(unsigned flags) : flags(flags), before(flags ? _mm_getcsr() & flags : 0) {
+        if (!flags) return;
 #pragma omp parallel if (omp_get_max_threads() > 1)
-        _mm_setcsr(_mm_getcsr() & ~invalid);
+        _mm_setcsr(_mm_getcsr() & ~flags);
     }
     ~nan_watch() {
         if (before) _mm_setcsr(_mm_getcsr() | before);
@@ -33,32 +34,35 @@ public:
 
     bool saw_one() const {
         bool found = false;
-        if (!is_needed) return found;
+        if (!flags) return found;
 #pragma omp parallel reduction(|| : found) if (omp_get_max_threads() > 1)
-        found = (_mm_getcsr() & invalid) != 0;
+        found = (_mm_getcsr() & flags) != 0;
         return found;
     }
 
 private:
-    static constexpr unsigned invalid = 1;  // among the flags of MXCSR: an operand that is no number, or no number for a result
-    const bool is_needed;
-    const unsigned before;
+    const unsigned flags, before;
 };
 #else
 constexpr bool can_watch = false;
 
 class nan_watch {
 public:
-    explicit nan_watch(bool) {}
+    explicit nan_watch(unsigned) {}
     bool saw_one() const { return false; }
 };
 #endif
 
-// Whether oneDNN would lose NaN in one of these steps.
-inline bool loses_nan(const epilogue& epilogue) {
-    for (int32_t each = 0; each < epilogue.size; ++each)
-        if (epilogue.steps[each].kind == finish_kind::relu || epilogue.steps[each].kind == finish_kind::relu6) return true;
-    return false;
+// What the processor notes if oneDNN is wrong in one of these steps.
+inline unsigned flags_to_watch(const epilogue& epilogue) {
+    constexpr unsigned invalid = 1, overflow = 8;  // no number, as an operand or for a result; a result too large
+    unsigned flags = 0;
+    for (int32_t each = 0; each < epilogue.size; ++each) {
+        const auto kind = epilogue.steps[each].kind;
+        if (kind == finish_kind::relu || kind == finish_kind::relu6) flags |= invalid;
+        if (kind == finish_kind::gelu) flags |= invalid | overflow;
+    }
+    return flags;
 }
 
 }  // namespace precast

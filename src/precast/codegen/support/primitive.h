@@ -55,7 +55,7 @@ public:
     bool is_ready() const { return static_cast<bool>(handle); }
     // Whether the caller must run the epilogue itself, over the result.
     bool leaves_epilogue = false;
-    bool loses_nan(const epilogue& epilogue) const { return !leaves_epilogue && precast::loses_nan(epilogue); }
+    unsigned flags_to_watch(const epilogue& epilogue) const { return leaves_epilogue ? 0 : precast::flags_to_watch(epilogue); }
 
     bool create(const owned_plan& plan) { return dnnl_primitive_create(handle.fill(), plan.get()) == dnnl_success; }
 
@@ -218,7 +218,7 @@ inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int fir
                 status = dnnl_post_ops_append_binary(steps.get(), step.kind == finish_kind::add ? dnnl_binary_add : dnnl_binary_mul,
                                                      layout.get());
                 break;
-            // These two make NaN 0: whoever runs them watches for NaN.
+            // Whoever runs these three watches for NaN, which the first two make 0, and the third makes of infinity.
             case finish_kind::relu:
                 if (!can_watch) return false;
                 status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_relu, 0, 0);
@@ -228,7 +228,11 @@ inline bool post_ops_of(const strided* inputs, const epilogue& epilogue, int fir
                 if (!can_watch) return false;
                 status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_clip, 0, 6);
                 break;
-            case finish_kind::gelu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_erf, 0, 0); break;
+            case finish_kind::gelu:
+                if (!can_watch) return false;
+                status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_erf, 0, 0);
+                break;
+            case finish_kind::gelu_doubled: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_erf, 0, 0); break;
             case finish_kind::gelu_tanh: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_gelu_tanh, 0, 0); break;
             case finish_kind::silu: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_swish, 1, 0); break;
             case finish_kind::tanh: status = dnnl_post_ops_append_eltwise(steps.get(), dnnl_eltwise_tanh, 0, 0); break;

@@ -100,6 +100,7 @@ private:
             case finish_kind::relu: return at_least(value, zero);
             case finish_kind::relu6: return at_most(at_least(value, zero), same_in_all(6));
             case finish_kind::gelu: return by_lane<finish_kind::gelu>(value);
+            case finish_kind::gelu_doubled: return by_lane<finish_kind::gelu_doubled>(value);
             case finish_kind::gelu_tanh: return by_lane<finish_kind::gelu_tanh>(value);
             case finish_kind::silu: return silu(value);
             case finish_kind::tanh: return by_lane<finish_kind::tanh>(value);

@@ -100,8 +100,8 @@ class KernelGroup:
 
 
 FINISHES = {
-    "add": 2, "mul": 2, "relu": 1, "relu6": 1, "gelu": 1, "gelu_tanh": 1, "silu": 1, "tanh": 1, "sigmoid": 1,
-    "hardswish": 1,
+    "add": 2, "mul": 2, "relu": 1, "relu6": 1, "gelu": 1, "gelu_doubled": 1, "gelu_tanh": 1, "silu": 1, "tanh": 1,
+    "sigmoid": 1, "hardswish": 1,
 }  # fmt: skip
 """Operations of prologues and epilogues → how many operands they take."""
 

@@ -149,6 +149,7 @@ _FINISHES: dict[str, Callable[..., torch.Tensor]] = {
     "relu": torch.relu,
     "relu6": functional.relu6,
     "gelu": functional.gelu,
+    "gelu_doubled": functional.gelu,
     "gelu_tanh": lambda value: functional.gelu(value, approximate="tanh"),
     "silu": functional.silu,
     "tanh": torch.tanh,
