@@ -15,6 +15,7 @@ Two nests merge from the outside in, as far as ranges agree and each iteration r
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import (
@@ -35,17 +36,18 @@ from precast.ir.loops.program import (
     Statement,
     Step,
     Store,
+    accumulated_in,
+    declared_in,
     loads_of,
     read_by,
-    statements_of,
     stores_of,
-    values_of,
     variables_of,
     with_steps,
     written_by,
 )
-from precast.ir.loops.rewriting import number_variables, rename_variables
-from precast.ir.loops.scalars import Accumulated, Load, walk
+from precast.ir.loops.remembering import remembered
+from precast.ir.loops.rewriting import number_variables, rename_variables, substitution
+from precast.ir.loops.scalars import Load, Scalar, rewrite
 from precast.lower.collapse import divides, split_variable
 
 
@@ -59,7 +61,8 @@ def merge_kernels(program: LoopProgram) -> LoopProgram:
             if not (isinstance(step, Kernel) and _merge_into_earlier(step, order, refused)):
                 order.append(step)
         program = with_steps(program, list(order.steps.values()))
-    return program
+    # Only now: a kernel that takes many in, one after another, would be rebuilt as often.
+    return with_steps(program, [number_variables(step) if isinstance(step, Kernel) else step for step in program.steps])
 
 
 class _Order:
@@ -125,9 +128,8 @@ def _merge_into_earlier(kernel: Kernel, order: _Order, refused: set[tuple[Kernel
 
 
 def _merged(first: Kernel, second: Kernel) -> Kernel | None:
-    passing = {each: Variable(f"{each.name}~", each.extent) for each in variables_of(second.body)}
     body = first.body
-    for statement in rename_variables(second.body, passing):
+    for statement in _renamed_apart(second, first):
         if isinstance(statement, Loop):
             joined = _join_loop(body, statement)
             if joined is None:
@@ -138,7 +140,17 @@ def _merged(first: Kernel, second: Kernel) -> Kernel | None:
     if len(body) == len(first.body) + len(second.body):
         return None
     name = first.name if first.name == second.name else f"{first.name}_{second.name}"
-    return number_variables(Kernel(name, body, tuple(dict.fromkeys((*first.origins, *second.origins)))))
+    return Kernel(name, body, tuple(dict.fromkeys((*first.origins, *second.origins))))
+
+
+def _renamed_apart(kernel: Kernel, other: Kernel) -> tuple[Statement, ...]:
+    """The kernel's body with loop variables whose names the other does not have."""
+    # Of a variable that is split, both pieces bear its name.
+    taken = {each.name.partition(".")[0] for each in variables_of(other.body)}
+    free = (name for number in count() if (name := f"i{number}") not in taken)
+    return rename_variables(
+        kernel.body, {each: Variable(next(free), each.extent) for each in dict.fromkeys(variables_of(kernel.body))}
+    )
 
 
 def _join_loop(body: tuple[Statement, ...], loop: Loop) -> tuple[Statement, ...] | None:
@@ -159,8 +171,7 @@ def _depends(later: tuple[Statement, ...], earlier: tuple[Statement, ...]) -> bo
     touched = {*(load.buffer for load in loads_of(later)), *(store.buffer for store in stores_of(later))}
     if written & touched:
         return True
-    declared = {each for loop in statements_of(earlier) if isinstance(loop, Loop) for each in loop.accumulators}
-    return any(isinstance(value, Accumulated) and value.accumulator in declared for value in walk(*values_of(later)))
+    return not declared_in(earlier).isdisjoint(accumulated_in(later))
 
 
 def _merge_loops(first: Loop, second: Loop) -> Loop | None:
@@ -213,13 +224,22 @@ def _along(loop: Loop) -> Variable | None:
 def _across(loop: Loop) -> Variable | None:
     """The variable of this loop along which what the loops inside read lies side by side, if along none of theirs."""
     inner = tuple(each for each in loop.body if isinstance(each, Loop))
-    inside = dict.fromkeys(variables_of(inner))
-    offsets = [load.buffer.offset(load.indices) for load in loads_of(inner)]
-    changing = [offset for offset in offsets if not inside.keys().isdisjoint(atoms(offset))]
-    along = [
-        each for each in (*inside, *loop.variables) if any(coefficient_of(o, each) == constant(1) for o in changing)
-    ]
-    return along[0] if along and along[0] not in inside else None
+    inside, outside = set(variables_of(inner)), set[Variable]()
+    for load in loads_of(inner):
+        offset = load.buffer.offset(load.indices)
+        along = _side_by_side(offset)
+        if not along.isdisjoint(inside):
+            return None
+        if along and not inside.isdisjoint(atoms(offset)):
+            outside |= along
+    return next((each for each in loop.variables if each in outside), None)
+
+
+@remembered
+def _side_by_side(offset: Index) -> frozenset[Variable]:
+    """The variables along which neighbours in memory are reached."""
+    variables = (each for each in atoms(offset) if isinstance(each, Variable))
+    return frozenset(each for each in variables if coefficient_of(offset, each) == constant(1))
 
 
 def _reads_from(second: Loop, first: Loop) -> bool:
@@ -273,18 +293,18 @@ def _reads_own_iteration(first: Loop, second: Loop, length: int) -> bool:
     """Whether each iteration of the joint loop reads, of what `first` writes, only what the same iteration wrote."""
     shared = dict(zip(second.variables[:length], first.variables[:length], strict=True))
     stores = {store.buffer: store for store in stores_of(first.body)}
-    renamed = rename_variables(second.body, shared)
-    declared = {each for loop in statements_of((first,)) if isinstance(loop, Loop) for each in loop.accumulators}
-    if any(isinstance(value, Accumulated) and value.accumulator in declared for value in walk(*values_of(renamed))):
+    if not declared_in((first,)).isdisjoint(accumulated_in(second.body)):
         return False
-    for load in loads_of(renamed):
+    renaming = substitution({old: atom(new) for old, new in shared.items()})
+    for load in loads_of(second.body):
         store = stores.get(load.buffer)
-        if store is not None and not _same_iteration(store, load, first.variables[:length]):
+        if store is not None and not _same_iteration(store, rewrite(load, renaming, {}), first.variables[:length]):
             return False
     return True
 
 
-def _same_iteration(store: Store, load: Load, variables: tuple[Variable, ...]) -> bool:
+def _same_iteration(store: Store, load: Scalar, variables: tuple[Variable, ...]) -> bool:
+    assert isinstance(load, Load)
     written, read = store.buffer.offset(store.indices), load.buffer.offset(load.indices)
     return all(
         variable.extent == constant(1)

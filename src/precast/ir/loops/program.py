@@ -9,7 +9,16 @@ from functools import cached_property
 
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index, Variable
-from precast.ir.loops.scalars import Accumulator, Load, Scalar, computed_values, rewrite, rewrite_indices, walk
+from precast.ir.loops.scalars import (
+    Accumulated,
+    Accumulator,
+    Load,
+    Scalar,
+    computed_values,
+    rewrite,
+    rewrite_indices,
+    walk,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +34,24 @@ class Store:
     guard: Scalar | None = None
     combine: str | None = None
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
         """Whether this writes its own element for certain."""
         return self.guard is None and self.combine is None and not any(index.computed for index in self.indices)
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """All that it reads, operands before users."""
+        return _loads_below(statement_values(self))
+
+    @cached_property
+    def accumulated(self) -> tuple[Accumulator, ...]:
+        """The accumulators whose results it uses."""
+        return _accumulators_below(statement_values(self))
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return (self,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +60,20 @@ class Accumulate:
 
     accumulator: Accumulator
     value: Scalar
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """All that it reads, operands before users."""
+        return _loads_below(statement_values(self))
+
+    @cached_property
+    def accumulated(self) -> tuple[Accumulator, ...]:
+        """The accumulators whose results it uses."""
+        return _accumulators_below(statement_values(self))
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +86,16 @@ class Loop:
     variables: tuple[Variable, ...]
     body: tuple[Statement, ...]
     accumulators: tuple[Accumulator, ...] = ()
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """All that is read inside, each once."""
+        return tuple(dict.fromkeys(load for statement in self.body for load in statement.loads))
+
+    @cached_property
+    def stores(self) -> tuple[Store, ...]:
+        """All that is written inside."""
+        return tuple(store for statement in self.body for store in statement.stores)
 
 
 Statement = Store | Accumulate | Loop
@@ -274,12 +321,32 @@ def rewrite_statement(
     return replace(statement, indices=indices, guard=guard, value=new[-1])
 
 
+def _loads_below(values: tuple[Scalar, ...]) -> tuple[Load, ...]:
+    return tuple(value for value in walk(*values) if isinstance(value, Load))
+
+
+def _accumulators_below(values: tuple[Scalar, ...]) -> tuple[Accumulator, ...]:
+    return tuple(value.accumulator for value in walk(*values) if isinstance(value, Accumulated))
+
+
 def loads_of(body: tuple[Statement, ...]) -> Iterator[Load]:
-    return (value for value in walk(*values_of(body)) if isinstance(value, Load))
+    """All that is read, each once, in the order of `walk`."""
+    return iter(dict.fromkeys(load for statement in body for load in statement.loads))
+
+
+def accumulated_in(body: tuple[Statement, ...]) -> set[Accumulator]:
+    """The accumulators whose results are used."""
+    computing = (statement for statement in statements_of(body) if not isinstance(statement, Loop))
+    return {each for statement in computing for each in statement.accumulated}
+
+
+def declared_in(body: tuple[Statement, ...]) -> set[Accumulator]:
+    """The accumulators of all loops."""
+    return {each for loop in statements_of(body) if isinstance(loop, Loop) for each in loop.accumulators}
 
 
 def stores_of(body: tuple[Statement, ...]) -> tuple[Store, ...]:
-    return tuple(statement for statement in statements_of(body) if isinstance(statement, Store))
+    return tuple(store for statement in body for store in statement.stores)
 
 
 def variables_of(body: tuple[Statement, ...]) -> tuple[Variable, ...]:

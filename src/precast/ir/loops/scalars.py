@@ -7,7 +7,7 @@ visit each object once, so a value that a fused chain reads ten times is still c
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -252,15 +252,15 @@ def operands_of(value: Scalar) -> tuple[Scalar, ...]:
     return computed_values((value.index,)) if isinstance(value, IndexValue) else ()
 
 
-def walk(*roots: Scalar) -> Iterator[Scalar]:
-    """Every distinct scalar below `roots`, operands before users."""
+def walk(*roots: Scalar, known: Container[int] = ()) -> Iterator[Scalar]:
+    """Every distinct scalar below `roots`, operands before users; not those whose identity is `known` by now."""
     seen: set[int] = set()
     stack: list[tuple[Scalar, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
         value, is_expanded = stack.pop()
         if is_expanded:
             yield value
-        elif id(value) not in seen:
+        elif id(value) not in seen and id(value) not in known:
             seen.add(id(value))
             stack.append((value, True))
             stack.extend((operand, False) for operand in reversed(operands_of(value)))
@@ -268,9 +268,9 @@ def walk(*roots: Scalar) -> Iterator[Scalar]:
 
 def rewrite(root: Scalar, change: Callable[[Scalar], Scalar], memo: dict[int, Scalar]) -> Scalar:
     """Rebuild a scalar bottom-up, giving each rebuilt node to `change`; shared nodes stay shared through `memo`."""
-    for value in walk(root):
-        if id(value) not in memo:
-            memo[id(value)] = change(_with_operands(value, memo))
+    # What statements share, say one value that all of them use, is visited once and not for each.
+    for value in walk(root, known=memo):
+        memo[id(value)] = change(_with_operands(value, memo))
     return memo[id(root)]
 
 

@@ -1,0 +1,50 @@
+"""Merging takes a time that grows with the program, and not with its square."""
+
+import torch
+
+from precast.ir.loops import scalars
+from precast.ir.loops.program import Kernel
+from precast.lower.fuse import remove_dead
+from precast.lower.inline import inline_producers
+from precast.lower.merge import merge_kernels
+from tests.lower.pipeline import lowered
+
+
+def chain(length):
+    """Results that each follow from the last: one kernel takes in all of them, one after another."""
+
+    def function(x):
+        results = []
+        for _ in range(length):
+            x = (x * 2 + 1).sin()
+            results.append(x)
+        return results
+
+    return remove_dead(inline_producers(lowered(function, torch.randn(4))))
+
+
+def test_a_kernel_that_takes_in_twice_as_many_is_not_rebuilt_for_each(monkeypatch):
+    rebuilt, rebuild = [], scalars._with_operands
+    monkeypatch.setattr(scalars, "_with_operands", lambda *both: rebuilt.append(1) or rebuild(*both))
+    counts = []
+    for length in (10, 20):
+        program = chain(length)
+        rebuilt.clear()
+        (merged,) = merge_kernels(program).steps
+        assert isinstance(merged, Kernel)
+        assert len(merged.written) == length
+        counts.append(len(rebuilt))
+    assert counts[1] <= 2.2 * counts[0]
+
+
+def test_what_statements_share_is_visited_once(monkeypatch):
+    shared = scalars.Constant(1.0, "f64")
+    for _ in range(5):
+        shared = scalars.apply("add", shared, shared)
+    visited, visit = [], scalars.operands_of
+    monkeypatch.setattr(scalars, "operands_of", lambda value: visited.append(value) or visit(value))
+    memo = {}
+    for _ in range(3):
+        scalars.rewrite(scalars.apply("sin", shared), lambda value: value, memo)
+    # Once to walk on, once to rebuild.
+    assert len(visited) == 2 * (6 + 3)
