@@ -19,7 +19,7 @@ void multiply_in_place(const attention_problem& problem, int64_t rows, const flo
             float_vector sums = {};
             for (int64_t each = 0; each < problem.depth; each += vector_lanes)
                 sums = multiply_add(load_vector(left + row * problem.width + each), load_vector(line + each), sums);
-            result[row * key_block + key] = sum_of(sums);
+            result[row * problem.score_step + key] = sum_of(sums);
         }
     }
 }
@@ -28,25 +28,29 @@ void multiply_in_place(const attention_problem& problem, int64_t rows, const flo
 struct running_row {
     float top, sum;
 
-    // Makes powers of the scores, which have room for whole vectors; gives what the sums of earlier blocks are to be multiplied by.
-    float take(float* scores, int64_t count) {
-        const int64_t padded = rounded_up(count, vector_lanes);
-        std::fill(scores + count, scores + padded, -infinity<float>);
-        float_vector highest = top - float_vector{}, more = {};
+    // Makes scores differences from the highest so far; those from `count` up to `padded` become −infinity. Gives what the sums of
+    // earlier blocks are to be multiplied by.
+    float take(float* scores, int64_t count, int64_t padded) {
+        const float_vector lowest = same_in_all(-infinity<float>);
+        float_vector highest = same_in_all(top);
         for (int64_t each = 0; each < padded; each += vector_lanes) {
-            const float_vector values = load_vector(scores + each);
+            const float_vector values = joined(load_vector(scores + each), std::clamp<int64_t>(count - each, 0, vector_lanes), lowest);
             highest = values > highest ? values : highest;
+            store_vector(scores + each, values);
         }
         const float before = top;
         top = largest_of(highest);
         // A row that sees nothing has no largest score, and gives 0.
         const float base = top == -infinity<float> ? 0 : top;
-#pragma omp simd
-        for (int64_t each = 0; each < padded; ++each) scores[each] = exp(scores[each] - base);
-        for (int64_t each = 0; each < padded; each += vector_lanes) more += load_vector(scores + each);
-        const float factor = before == top ? 1 : exp(before - base);
-        sum = sum * factor + sum_of(more);
+        for (int64_t each = 0; each < padded; each += vector_lanes) store_vector(scores + each, load_vector(scores + each) - base);
+        const float factor = before == top ? 1 : before == -infinity<float> ? 0 : exp(before - base);
+        sum *= factor;
         return factor;
+    }
+    void add(const float* powers, int64_t padded) {
+        float_vector more = {};
+        for (int64_t each = 0; each < padded; each += vector_lanes) more += load_vector(powers + each);
+        sum += sum_of(more);
     }
 };
 
@@ -54,11 +58,11 @@ struct running_row {
 struct attention_workspace {
     float *rows, *sums, *scores, *line;
     static int64_t size(const attention_problem& problem) {
-        return 2 * query_block * problem.width + query_block * key_block + std::max(key_block, vector_lanes * problem.width);
+        return problem.block_queries * (2 * problem.width + problem.score_step) + std::max(key_block, vector_lanes * problem.width);
     }
     attention_workspace(const attention_problem& problem, float* memory)
-        : rows(memory), sums(rows + query_block * problem.width), scores(sums + query_block * problem.width),
-          line(scores + query_block * key_block) {}
+        : rows(memory), sums(rows + problem.block_queries * problem.width), scores(sums + problem.block_queries * problem.width),
+          line(scores + problem.block_queries * problem.score_step) {}
 };
 
 // One head's operands: keys packed, or, without that, where they lie.
@@ -68,38 +72,66 @@ struct attention_head {
     head_rows keys, values;
 };
 
+// How heads are brought into the layouts that blocks are multiplied in.
+struct head_layout {
+    bool packs_keys, copies_values;
+    int64_t head_size;  // of keys or values
+
+    explicit head_layout(const attention_problem& problem)
+        : packs_keys(problem.queries > few_queries || !is_plain(problem.key)),
+          copies_values(problem.queries > few_queries || !is_plain(problem.value)), head_size(problem.padded_keys * problem.width) {}
+
+    int64_t size() const { return (packs_keys + copies_values) * head_size; }
+    attention_head of(const attention_problem& problem, int64_t head, const float* memory) const {
+        const head_rows copied{memory + packs_keys * head_size, problem.width};
+        return {head, packs_keys ? memory : nullptr, rows_in_place(problem, problem.key, head),
+                copies_values ? copied : rows_in_place(problem, problem.value, head)};
+    }
+    void fill(const attention_problem& problem, int64_t head, float* memory, float* line) const {
+        if (packs_keys) pack_transposed(problem, problem.key, head, memory, line);
+        if (copies_values) read_rows(problem, problem.value, head, 0, problem.keys, memory + packs_keys * head_size);
+    }
+};
+
 void attend(const attention_problem& problem, const attention_head& head, int64_t first, const attention_workspace& work,
             const strided* outputs) {
-    const int64_t rows = std::min(query_block, problem.queries - first), width = problem.width;
+    const int64_t rows = std::min(problem.block_queries, problem.queries - first), width = problem.width;
     const int64_t seen = problem.seen_by(first + rows - 1);
     running_row running[query_block];
     std::fill(running, running + rows, running_row{-infinity<float>, 0});
-    std::fill(work.sums, work.sums + rows * width, 0.0f);
-    read_queries(problem, head.number, first, rows, work.rows);
+    if (!seen) std::fill(work.sums, work.sums + rows * width, 0.0f);
+    read_rows(problem, problem.query, head.number, first, rows, work.rows, problem.scale);
     for (int64_t start = 0; start < seen; start += key_block) {
         const int64_t count = std::min(key_block, seen - start);
         if (head.packed_keys) multiply_packed(problem, rows, work.rows, head.packed_keys, start, count, work.scores);
         else multiply_in_place(problem, rows, work.rows, head.keys, start, count, work.scores);
+        const int64_t padded = rounded_up(count, vector_lanes);
         for (int64_t row = 0; row < rows; ++row) {
-            float* scores = work.scores + row * key_block;
+            float* scores = work.scores + row * problem.score_step;
             const int64_t visible = std::clamp<int64_t>(problem.seen_by(first + row) - start, 0, count);
             add_mask(problem, head.number, first + row, start, visible, scores, work.line);
-            const float factor = running[row].take(scores, visible);
-            std::fill(scores + visible, scores + count, 0.0f);
+            const float factor = running[row].take(scores, visible, padded);
             if (start)
                 for (int64_t each = 0; each < width; ++each) work.sums[row * width + each] *= factor;
         }
+        // In a loop of its own, as powers of many rows are computed side by side.
+        for (int64_t row = 0; row < rows; ++row) {
+            float* scores = work.scores + row * problem.score_step;
+#pragma omp simd
+            for (int64_t each = 0; each < padded; ++each) scores[each] = exp(scores[each]);
+        }
+        for (int64_t row = 0; row < rows; ++row) running[row].add(work.scores + row * problem.score_step, padded);
         for (int64_t key = 0; key < count; key += depth_block)
-            multiply_block(rows, width, std::min(depth_block, count - key), {work.scores + key, key_block, 1},
-                           head.values.data + (start + key) * head.values.step, head.values.step, work.sums, width, true);
+            multiply_block(rows, width, std::min(depth_block, count - key), {work.scores + key, problem.score_step, 1},
+                           head.values.data + (start + key) * head.values.step, head.values.step, work.sums, width, start + key > 0);
     }
     const auto &output = outputs[0], &logarithms = outputs[1];
     for (int64_t row = 0; row < rows; ++row) {
         float* line = work.sums + row * width;
         // As eager has it: a row that sees nothing has the sum 1, though it gives 0.
         const bool is_blind = running[row].sum == 0;
-        const float divisor = is_blind ? 1 : running[row].sum, logarithm = is_blind ? 0 : running[row].top + log(divisor);
-        for (int64_t each = 0; each < width; ++each) line[each] /= divisor;
+        const float sum = is_blind ? 1 : running[row].sum, part = 1 / sum, logarithm = is_blind ? 0 : running[row].top + log(sum);
+        for (int64_t each = 0; each < width; each += vector_lanes) store_vector(line + each, load_vector(line + each) * part);
         write_line(line, output, problem.start_of(output, head.number) + (first + row) * output.strides[2], output.strides[3], problem.depth);
         write_line(&logarithm, logarithms, problem.start_of(logarithms, head.number) + (first + row) * logarithms.strides[2], 1, 1);
     }
@@ -110,29 +142,31 @@ void attend(const attention_problem& problem, const attention_head& head, int64_
 // Inputs: query, key, value, and a mask if there is one. Outputs: the result, and the logarithm of each row's sum of powers.
 int32_t attention(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers) {
     const attention_problem problem(inputs, inputs + 3, numbers);
-    const bool packs_keys = problem.queries > few_queries || !is_plain(problem.key), copies_values = problem.queries > few_queries || !is_plain(problem.value);
-    const int64_t head_size = problem.padded_keys * problem.width, own = rounded_up(attention_workspace::size(problem), vector_lanes);
-    const int64_t blocks = (problem.queries + query_block - 1) / query_block, all = problem.heads * head_size;
-    float* memory = floats(context, (packs_keys + copies_values) * all + own * omp_get_max_threads());
+    const head_layout layout(problem);
+    const int64_t threads = omp_get_max_threads(), own = rounded_up(attention_workspace::size(problem), vector_lanes);
+    // A thread that does whole heads has their keys and values in its cache; few heads are shared out by blocks of queries.
+    const bool does_heads = problem.heads % threads == 0 || problem.heads >= 8 * threads;
+    float* memory = floats(context, (does_heads ? threads : problem.heads) * layout.size() + own * threads);
     if (!memory) return fail(PRECAST_FAILED, "no memory for attention");
-    float *keys = memory, *values = keys + packs_keys * all, *workspaces = values + copies_values * all;
-    const bool is_large = problem.heads * problem.queries * problem.keys * problem.depth > 65536;
-#pragma omp parallel if (is_large)
+    float* heads = memory + own * threads;
+    const auto attend_block = [&](int64_t head, int64_t first, const float* place, const attention_workspace& work) {
+        attend(problem, layout.of(problem, head, place), first, work, outputs);
+    };
+#pragma omp parallel if (problem.heads * problem.queries * problem.keys * problem.depth > 65536)
     {
-        const attention_workspace work(problem, workspaces + own * omp_get_thread_num());
-#pragma omp for
+        const attention_workspace work(problem, memory + own * omp_get_thread_num());
+#pragma omp for schedule(dynamic)
         for (int64_t head = 0; head < problem.heads; ++head) {
-            if (packs_keys) pack_transposed(problem, problem.key, head, keys + head * head_size, work.line);
-            if (copies_values) read_rows(problem, problem.value, head, 0, problem.keys, values + head * head_size);
+            float* place = heads + (does_heads ? omp_get_thread_num() : head) * layout.size();
+            layout.fill(problem, head, place, work.line);
+            for (int64_t first = 0; does_heads && first < problem.queries; first += problem.block_queries) attend_block(head, first, place, work);
         }
+        if (!does_heads) {
 #pragma omp for collapse(2) schedule(dynamic)
-        for (int64_t head = 0; head < problem.heads; ++head)
-            for (int64_t block = 0; block < blocks; ++block) {
-                const head_rows copied{values + head * head_size, problem.width};
-                const attention_head operands{head, packs_keys ? keys + head * head_size : nullptr, rows_in_place(problem, problem.key, head),
-                                              copies_values ? copied : rows_in_place(problem, problem.value, head)};
-                attend(problem, operands, block * query_block, work, outputs);
-            }
+            for (int64_t head = 0; head < problem.heads; ++head)
+                for (int64_t first = 0; first < problem.queries; first += problem.block_queries)
+                    attend_block(head, first, heads + head * layout.size(), work);
+        }
     }
     return PRECAST_OK;
 }

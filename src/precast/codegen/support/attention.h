@@ -9,7 +9,8 @@
 
 namespace precast {
 
-constexpr int64_t query_block = 48, key_block = 512, depth_block = 128;
+// Blocks of queries are whole strips of `multiply_block`.
+constexpr int64_t query_block = 60, query_strip = 12, key_block = 512, depth_block = 128;
 
 // Operands are [batch, heads, length, depth]; a mask is [batch, heads, queries, keys].
 struct attention_problem {
@@ -17,13 +18,17 @@ struct attention_problem {
     const strided* mask;
     bool is_causal;
     float scale;
-    int64_t heads, queries, keys, depth, width, padded_keys;
+    int64_t heads, queries, keys, depth, width, padded_keys, block_queries, score_step;
 
     // Numbers: whether it is causal, whether there is a mask, and the bits of the scale; -1: one over the root of the depth.
     attention_problem(const strided* operands, const strided* mask, const int64_t* numbers)
         : query(operands[0]), key(operands[1]), value(operands[2]), mask(numbers[1] ? mask : nullptr), is_causal(numbers[0] != 0),
           heads(query.sizes[0] * query.sizes[1]), queries(query.sizes[2]), keys(key.sizes[2]), depth(query.sizes[3]),
           width(rounded_up(depth, vector_lanes)), padded_keys(rounded_up(keys, panel)) {
+        const int64_t blocks = std::max<int64_t>(1, (queries + query_block - 1) / query_block);
+        block_queries = rounded_up((queries + blocks - 1) / blocks, query_strip);
+        // Long rows of scores lie a vector further apart than they need to: in a power of two they would be in each other's way.
+        score_step = padded_keys < key_block ? padded_keys : key_block + vector_lanes;
         scale = numbers[2] < 0 ? 1 / std::sqrt(static_cast<float>(depth)) : from_bits<float>(static_cast<uint32_t>(numbers[2]));
     }
 
@@ -50,30 +55,37 @@ inline head_rows rows_in_place(const attention_problem& problem, const strided& 
     return {static_cast<const float*>(tensor.data) + problem.start_of(tensor, head), tensor.strides[2]};
 }
 
-// Rows of one head, each filled up with zeros to `width`.
-inline void read_rows(const attention_problem& problem, const strided& tensor, int64_t head, int64_t first, int64_t count, float* to) {
+// Rows of one head by a factor, each filled up with zeros to `width`.
+inline void read_rows(const attention_problem& problem, const strided& tensor, int64_t head, int64_t first, int64_t count, float* to,
+                      float factor = 1) {
+    const auto in_place = rows_in_place(problem, tensor, head);
     for (int64_t row = 0; row < count; ++row) {
         float* line = to + row * problem.width;
-        read_line(tensor, problem.start_of(tensor, head) + (first + row) * tensor.strides[2], tensor.strides[3], problem.depth, line);
-        std::fill(line + problem.depth, line + problem.width, 0.0f);
+        const float* from = line;
+        if (is_plain(tensor)) {
+            from = in_place.data + (first + row) * in_place.step;
+        } else {
+            read_line(tensor, problem.start_of(tensor, head) + (first + row) * tensor.strides[2], tensor.strides[3], problem.depth, line);
+            std::fill(line + problem.depth, line + problem.width, 0.0f);
+        }
+        for (int64_t each = 0; each < problem.width; each += vector_lanes) store_vector(line + each, load_vector(from + each) * factor);
     }
-}
-
-inline void read_queries(const attention_problem& problem, int64_t head, int64_t first, int64_t count, float* to) {
-    read_rows(problem, problem.query, head, first, count, to);
-    for (int64_t each = 0; each < count * problem.width; ++each) to[each] *= problem.scale;
 }
 
 // One head with rows as columns, in panels; `lines` has room for `vector_lanes` rows.
 inline void pack_transposed(const attention_problem& problem, const strided& tensor, int64_t head, float* to, float* lines) {
     for (int64_t first = 0; first < problem.padded_keys; first += vector_lanes) {
         const int64_t count = std::clamp<int64_t>(problem.keys - first, 0, vector_lanes);
-        read_rows(problem, tensor, head, first, count, lines);
-        std::fill(lines + count * problem.width, lines + vector_lanes * problem.width, 0.0f);
+        const bool is_in_place = is_plain(tensor) && count == vector_lanes;
+        const auto rows = is_in_place ? rows_in_place(problem, tensor, head) : head_rows{lines - first * problem.width, problem.width};
+        if (!is_in_place) {
+            read_rows(problem, tensor, head, first, count, lines);
+            std::fill(lines + count * problem.width, lines + vector_lanes * problem.width, 0.0f);
+        }
         float* place = to + first / panel * panel * problem.width + first % panel;
         for (int64_t column = 0; column < problem.width; column += vector_lanes) {
             float_vector square[vector_lanes];
-            for (int64_t each = 0; each < vector_lanes; ++each) square[each] = load_vector(lines + each * problem.width + column);
+            for (int64_t each = 0; each < vector_lanes; ++each) square[each] = load_vector(rows.data + (first + each) * rows.step + column);
             transpose(square);
             for (int64_t each = 0; each < vector_lanes; ++each) store_vector(place + (column + each) * panel, square[each]);
         }
@@ -85,7 +97,7 @@ inline void multiply_packed(const attention_problem& problem, int64_t rows, cons
                      float* result) {
     for (int64_t column = 0; column < count; column += panel)
         multiply_column<wide_vectors>(rows, {left, problem.width, 1}, packed + (start + column) * problem.width, panel, result + column,
-                                      key_block, problem.depth, false);
+                                      problem.score_step, problem.depth, false);
 }
 
 // Scores of one query with `count` keys from `start` on, masked.
@@ -96,8 +108,8 @@ inline void add_mask(const attention_problem& problem, int64_t head, int64_t que
     const bool is_plain = mask.dtype.bits == 32 && mask.strides[3] == 1;
     if (!is_plain) read_line(mask, place, mask.strides[3], count, line);
     const float* added = is_plain ? static_cast<const float*>(mask.data) + place : line;
-#pragma omp simd
-    for (int64_t each = 0; each < count; ++each) scores[each] += added[each];
+    for (int64_t each = 0; each < count; each += vector_lanes)
+        store_vector(scores + each, load_vector(scores + each) + load_lanes(added + each, std::min(vector_lanes, count - each)));
 }
 
 inline float* floats(context* context, int64_t count) {

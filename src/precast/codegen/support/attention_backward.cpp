@@ -13,14 +13,14 @@ namespace {
 struct gradient_workspace {
     float *keys, *values, *key_rows, *to_keys, *to_values, *rows, *slopes, *to_rows, *scores, *pulls, *line;
     static int64_t size(const attention_problem& problem) {
-        const int64_t blocks = 3 * query_block * problem.width + 2 * query_block * key_block + std::max(key_block, vector_lanes * problem.width);
+        const int64_t blocks = problem.block_queries * (3 * problem.width + 2 * problem.score_step) + std::max(key_block, vector_lanes * problem.width);
         return 5 * problem.padded_keys * problem.width + blocks;
     }
     gradient_workspace(const attention_problem& problem, float* memory) {
-        const int64_t head = problem.padded_keys * problem.width, block = query_block * problem.width;
+        const int64_t head = problem.padded_keys * problem.width, block = problem.block_queries * problem.width;
         for (float** each : {&keys, &values, &key_rows, &to_keys, &to_values}) *each = std::exchange(memory, memory + head);
         for (float** each : {&rows, &slopes, &to_rows}) *each = std::exchange(memory, memory + block);
-        for (float** each : {&scores, &pulls}) *each = std::exchange(memory, memory + query_block * key_block);
+        for (float** each : {&scores, &pulls}) *each = std::exchange(memory, memory + problem.block_queries * problem.score_step);
         line = memory;
     }
 };
@@ -36,7 +36,7 @@ void pull_row(float inner, float logarithm, float* scores, float* pulls, int64_t
 
 void pull_block(const attention_problem& problem, const strided& gradient, const strided& output, const strided& sums, int64_t head,
                 int64_t first, const gradient_workspace& work, const strided& to_query) {
-    const int64_t rows = std::min(query_block, problem.queries - first), width = problem.width;
+    const int64_t rows = std::min(problem.block_queries, problem.queries - first), width = problem.width;
     const int64_t seen = problem.seen_by(first + rows - 1);
     float inner[query_block], logarithm[query_block];
     read_rows(problem, gradient, head, first, rows, work.slopes);
@@ -49,25 +49,25 @@ void pull_block(const attention_problem& problem, const strided& gradient, const
         inner[row] = total;
         logarithm[row] = element_of(sums, problem.start_of(sums, head) + (first + row) * sums.strides[2]);
     }
-    read_queries(problem, head, first, rows, work.rows);
-    std::fill(work.to_rows, work.to_rows + rows * width, 0.0f);
+    read_rows(problem, problem.query, head, first, rows, work.rows, problem.scale);
+    if (!seen) std::fill(work.to_rows, work.to_rows + rows * width, 0.0f);
     for (int64_t start = 0; start < seen; start += key_block) {
         const int64_t count = std::min(key_block, seen - start);
         multiply_packed(problem, rows, work.rows, work.keys, start, count, work.scores);
         multiply_packed(problem, rows, work.slopes, work.values, start, count, work.pulls);
         for (int64_t row = 0; row < rows; ++row) {
-            float *scores = work.scores + row * key_block, *pulls = work.pulls + row * key_block;
+            float *scores = work.scores + row * problem.score_step, *pulls = work.pulls + row * problem.score_step;
             const int64_t visible = std::clamp<int64_t>(problem.seen_by(first + row) - start, 0, count);
             add_mask(problem, head, first + row, start, visible, scores, work.line);
             pull_row(inner[row], logarithm[row], scores, pulls, visible);
             std::fill(scores + visible, scores + count, 0.0f);
             std::fill(pulls + visible, pulls + count, 0.0f);
         }
-        multiply_block(count, width, rows, {work.scores, 1, key_block}, work.slopes, width, work.to_values + start * width, width, true);
-        multiply_block(count, width, rows, {work.pulls, 1, key_block}, work.rows, width, work.to_keys + start * width, width, true);
+        multiply_block(count, width, rows, {work.scores, 1, problem.score_step}, work.slopes, width, work.to_values + start * width, width, true);
+        multiply_block(count, width, rows, {work.pulls, 1, problem.score_step}, work.rows, width, work.to_keys + start * width, width, true);
         for (int64_t key = 0; key < count; key += depth_block)
-            multiply_block(rows, width, std::min(depth_block, count - key), {work.pulls + key, key_block, 1},
-                           work.key_rows + (start + key) * width, width, work.to_rows, width, true);
+            multiply_block(rows, width, std::min(depth_block, count - key), {work.pulls + key, problem.score_step, 1},
+                           work.key_rows + (start + key) * width, width, work.to_rows, width, start + key > 0);
     }
     for (int64_t row = 0; row < rows; ++row) {
         float* line = work.to_rows + row * width;
@@ -98,7 +98,7 @@ int32_t attention_backward(context* context, const strided* inputs, const stride
         pack_transposed(problem, problem.value, head, work.values, work.line);
         read_rows(problem, problem.key, head, 0, problem.keys, work.key_rows);
         for (float* each : {work.to_keys, work.to_values}) std::fill(each, each + problem.keys * problem.width, 0.0f);
-        for (int64_t first = 0; first < problem.queries; first += query_block)
+        for (int64_t first = 0; first < problem.queries; first += problem.block_queries)
             pull_block(problem, inputs[0], inputs[4], inputs[5], head, first, work, outputs[0]);
         write_rows(problem, work.to_keys, outputs[1], head);
         write_rows(problem, work.to_values, outputs[2], head);

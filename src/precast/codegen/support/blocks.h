@@ -3,6 +3,8 @@
 // The right operand lies in panels: `panel` columns side by side, row after row, the last panel filled up with zeros.
 #pragma once
 
+#include <type_traits>
+
 #include "elements.h"
 #include "precast_tiles.h"
 #include "vectors.h"
@@ -10,7 +12,10 @@
 namespace precast {
 
 constexpr int wide_vectors = vector_lanes == 16 ? 4 : 2;
-constexpr int64_t panel = vector_lanes * wide_vectors, strip = 6;
+constexpr int64_t panel = vector_lanes * wide_vectors;
+
+// Rows of a tile: as many as there are registers for its sums.
+constexpr int strip_of(int vectors) { return vectors == wide_vectors ? 6 : 12; }
 
 // The left operand may be walked in any direction; its elements are read one by one.
 struct left_matrix {
@@ -18,25 +23,32 @@ struct left_matrix {
     int64_t row_step, step;
 };
 
-// A few rows of the result, all in registers. What is there is added last: sums of blocks keep more digits than one long sum.
+// A few rows of the result, all in registers; the first of them may be `known` and are not written. What is there is added last:
+// sums of blocks keep more digits than one long sum.
 template <int rows, int vectors>
-void multiply_tile(left_matrix left, const float* right, int64_t right_row, float* result, int64_t result_row, int64_t depth, bool adds) {
+void multiply_tile(left_matrix left, const float* right, int64_t right_row, float* result, int64_t result_row, int64_t depth, bool adds,
+                   int64_t known = 0) {
     float_vector sums[rows][vectors] = {};
+    // Three rows share a pointer, as an address may hold twice a step: there are not as many registers as rows.
+    constexpr int pointers = (rows + 2) / 3;
+    const float* from[pointers];
+    for (int each = 0; each < pointers; ++each) from[each] = left.data + 3 * each * left.row_step;
     for (int64_t k = 0; k < depth; ++k) {
         float_vector line[vectors];
 #pragma GCC unroll 8
         for (int each = 0; each < vectors; ++each) line[each] = load_vector(right + k * right_row + each * vector_lanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int row = 0; row < rows; ++row) {
-            const float_vector factor = same_in_all(left.data[row * left.row_step + k * left.step]);
+            const float_vector factor = same_in_all(from[row / 3][row % 3 * left.row_step]);
 #pragma GCC unroll 8
             for (int each = 0; each < vectors; ++each) sums[row][each] = multiply_add(factor, line[each], sums[row][each]);
         }
+        for (int each = 0; each < pointers; ++each) from[each] += left.step;
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int row = 0; row < rows; ++row)
 #pragma GCC unroll 8
-        for (int each = 0; each < vectors; ++each) {
+        for (int each = 0; row >= known && each < vectors; ++each) {
             float* place = result + row * result_row + each * vector_lanes;
             store_vector(place, adds ? load_vector(place) + sums[row][each] : sums[row][each]);
         }
@@ -45,11 +57,17 @@ void multiply_tile(left_matrix left, const float* right, int64_t right_row, floa
 template <int vectors>
 void multiply_column(int64_t rows, left_matrix left, const float* right, int64_t right_row, float* result, int64_t result_row, int64_t depth,
                      bool adds) {
+    constexpr int strip = strip_of(vectors);
+    const auto tile = [&](auto size, int64_t row, int64_t known) {
+        multiply_tile<size, vectors>({left.data + row * left.row_step, left.row_step, left.step}, right, right_row, result + row * result_row,
+                                     result_row, depth, adds, known);
+    };
     int64_t row = 0;
-    const auto from = [&](int64_t first) { return left_matrix{left.data + first * left.row_step, left.row_step, left.step}; };
-    for (; row + strip <= rows; row += strip)
-        multiply_tile<strip, vectors>(from(row), right, right_row, result + row * result_row, result_row, depth, adds);
-    for (; row < rows; ++row) multiply_tile<1, vectors>(from(row), right, right_row, result + row * result_row, result_row, depth, adds);
+    for (; row + strip <= rows; row += strip) tile(std::integral_constant<int, strip>(), row, 0);
+    // What is left is computed with rows before it: a tile of one row takes nearly as long as one of many.
+    if (row && row < rows) tile(std::integral_constant<int, strip>(), rows - strip, strip - (rows - row));
+    if (!row)
+        for (; row < rows; ++row) tile(std::integral_constant<int, 1>(), row, 0);
 }
 
 // result (+)= left right, where `columns` is a whole number of vectors and the rows of `right` lie `right_row` apart.
@@ -58,6 +76,8 @@ inline void multiply_block(int64_t rows, int64_t columns, int64_t depth, left_ma
     int64_t column = 0;
     for (; column + panel <= columns; column += panel)
         multiply_column<wide_vectors>(rows, left, right + column, right_row, result + column, result_row, depth, adds);
+    for (; wide_vectors > 2 && column + 2 * vector_lanes <= columns; column += 2 * vector_lanes)
+        multiply_column<2>(rows, left, right + column, right_row, result + column, result_row, depth, adds);
     for (; column < columns; column += vector_lanes)
         multiply_column<1>(rows, left, right + column, right_row, result + column, result_row, depth, adds);
 }

@@ -149,8 +149,8 @@ int32_t run(context* context, convolution_problem problem, const strided* inputs
         if (which != problem.wanted && repeats(*problem.operands[which]) && !problem.is_empty() &&
             !write_out(problem.operands[which], written[which], blocks[which]))
             return fail(PRECAST_OUT_OF_MEMORY, "no memory for an operand of a convolution");
-    if (convolve_by_winograd(problem, *context, inputs, epilogue) || pixel_product(problem).run(*context, inputs, epilogue) ||
-        depthwise_filter_gradient(problem))
+    if (convolve_by_winograd(problem, *context, inputs, epilogue) || convolve_directly(problem, *context, inputs, epilogue) ||
+        pixel_product(problem).run(*context, inputs, epilogue) || depthwise_filter_gradient(problem))
         return PRECAST_OK;
     const auto& computed = *problem.operands[problem.wanted];
     primitive* found = nullptr;

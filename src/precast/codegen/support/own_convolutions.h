@@ -10,6 +10,7 @@ namespace precast {
 bool convolve_by_winograd(const convolution_problem& problem, context& context, const strided* inputs, const epilogue& epilogue);
 bool convolve_depthwise(const convolution_problem& problem, context& context, const strided* inputs, const epilogue& prologue,
                         const epilogue& epilogue);
+bool convolve_directly(const convolution_problem& problem, context& context, const strided* inputs, const epilogue& epilogue);
 bool depthwise_filter_gradient(const convolution_problem& problem);
 
 }  // namespace precast

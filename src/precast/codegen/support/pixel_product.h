@@ -4,20 +4,11 @@
 
 #include <optional>
 
+#include "pixel_rows.h"
 #include "plain_convolution.h"
 #include "product.h"
 
 namespace precast {
-
-inline bool is_channels_last(const strided& image) {
-    int64_t expected = 1;
-    for (int dim = image.rank; dim-- > 0;) {
-        const int mine = dim == image.rank - 1 ? 1 : dim == 0 ? 0 : dim + 1;  // channels, then space, then batch
-        if (image.sizes[mine] != 1 && image.strides[mine] != expected) return false;
-        expected *= image.sizes[mine];
-    }
-    return true;
-}
 
 class pixel_product {
 public:
@@ -28,18 +19,14 @@ public:
     bool run(context& context, const strided* inputs, const epilogue& epilogue) const {
         if (!fits() || !pays()) return false;
         std::vector<strided> rows;
-        if (!as_rows(inputs, epilogue, rows)) return false;
+        if (!as_pixel_rows(y, inputs, epilogue, rows)) return false;
         product_problem product{static_cast<const float*>(x.data), static_cast<const float*>(w.data), static_cast<float*>(y.data),
                                 pixels(), y.sizes[1], x.sizes[1], x.sizes[1], w.strides[0], y.sizes[1], {}};
         return product.finish.set(rows.data(), epilogue) && multiply_as_it_lies(context, product);
     }
 
 private:
-    int64_t pixels() const {
-        int64_t count = y.sizes[0];
-        for (int dim = 2; dim < y.rank; ++dim) count *= y.sizes[dim];
-        return count;
-    }
+    int64_t pixels() const { return pixels_of(y); }
 
     bool fits() const {
         if (problem.wanted != result || problem.is_empty() || problem.groups() != 1 || w.strides[1] != 1) return false;
@@ -55,25 +42,6 @@ private:
         constexpr int64_t fewest = 7, most = 64, long_depth = 64, packing = 16;
         if (vector_lanes != 16 || w.is_constant || x.sizes[1] < long_depth || pixels() < fewest || pixels() > most) return false;
         return rounded_up(pixels(), vector_lanes) <= pixels() + packing;
-    }
-
-    // Operands of an epilogue with all pixels in one line; false if they lie otherwise.
-    bool as_rows(const strided* inputs, const epilogue& epilogue, std::vector<strided>& rows) const {
-        for (int32_t each = 0; each < epilogue.size; ++each) {
-            const int32_t place = epilogue.steps[each].operand;
-            if (place < 0) continue;
-            strided row = inputs[place];
-            bool is_of_channel = true;
-            for (int dim = 0; dim < row.rank; ++dim) is_of_channel &= dim == 1 || row.sizes[dim] == 1 || row.strides[dim] == 0;
-            if (!is_of_channel && !is_channels_last(row)) return false;
-            const int64_t sizes[] = {1, y.sizes[1], 1, pixels()}, strides[] = {0, row.strides[1], 0, is_of_channel ? 0 : y.sizes[1]};
-            row.rank = 4;
-            std::copy(sizes, sizes + 4, row.sizes);
-            std::copy(strides, strides + 4, row.strides);
-            rows.resize(std::max(rows.size(), static_cast<size_t>(place) + 1), row);
-            rows[static_cast<size_t>(place)] = row;
-        }
-        return true;
     }
 
     const convolution_problem& problem;

@@ -48,6 +48,16 @@ inline void store_lanes(float* to, float_vector value, int64_t count) {
     std::memcpy(to, &value, static_cast<size_t>(count) * sizeof(float));
 #endif
 }
+// The first `count` lanes of one vector, the others of another.
+inline float_vector joined(float_vector first, int64_t count, float_vector rest) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<float_vector>(_mm512_mask_blend_ps(static_cast<__mmask16>((1u << count) - 1), reinterpret_cast<__m512>(rest),
+                                                               reinterpret_cast<__m512>(first)));
+#else
+    std::memcpy(&rest, &first, static_cast<size_t>(count) * sizeof(float));
+    return rest;
+#endif
+}
 // Taking 0 away keeps −0, adding it would not.
 inline float_vector same_in_all(float value) { return value - float_vector{}; }
 
