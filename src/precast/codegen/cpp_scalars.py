@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from precast.codegen.cpp_types import CPP_TYPES, ROUNDING, Namer, index_text, literal
+from precast.codegen.cpp_types import CPP_TYPES, ROUNDING, Namer, closes_at_end, index_text, literal
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Computed, Index
 from precast.ir.loops.scalars import (
@@ -166,11 +166,4 @@ def _key(value: Scalar, operands: tuple[int, ...], number_of: Callable[[Scalar],
 
 def _unwrapped(text: str) -> str:
     """Without one pair of brackets around the whole."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if depth == 0 and position < len(text) - 1:
-            return text
-    return text[1:-1]
+    return text[1:-1] if text.startswith("(") and closes_at_end(text, 0) else text

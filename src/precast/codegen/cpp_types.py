@@ -21,6 +21,8 @@ ROUNDING = {"f16": "precast::rounded_half", "bf16": "precast::rounded"}
 """Half precision → the function that makes a float one of its numbers."""
 TRUNCATION = {"f16": "precast::truncated_half", "bf16": "precast::truncated"}
 """Half precision → the function that brings such a float into memory's form."""
+_NEAREST = {"f16": "precast::nearest_half"}
+"""Half precision → the function that does both at once, where that is faster."""
 DLPACK_TYPES = {
     "f64": (2, 64), "f32": (2, 32), "f16": (2, 16), "bf16": (4, 16), "i64": (0, 64),
     "i32": (0, 32), "i16": (0, 16), "i8": (0, 8), "u8": (1, 8), "bool": (6, 8),
@@ -105,6 +107,26 @@ def _shortest_single(value: float) -> str:
         if _single(float(text)) == value:
             return text if any(mark in text for mark in ".en") else f"{text}.0"
     raise AssertionError(f"{value} is no single-precision number")
+
+
+def in_memory(value: str, dtype: str) -> str:
+    """The text of a value as an element of a buffer: half precision has a form of its own there."""
+    if dtype not in TRUNCATION:
+        return value
+    rounding = f"{ROUNDING[dtype]}("
+    if dtype in _NEAREST and value.startswith(rounding) and closes_at_end(value, len(rounding) - 1):
+        return f"{_NEAREST[dtype]}{value.removeprefix(rounding[:-1])}"
+    return f"{TRUNCATION[dtype]}({value})"
+
+
+def closes_at_end(text: str, start: int) -> bool:
+    """Whether the bracket that opens at `start` closes with the text's last character."""
+    depth = 0
+    for position, character in enumerate(text[start:], start):
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return position == len(text) - 1
+    return False
 
 
 def index_text(index: Index, names: Mapping[Computed, str] = MappingProxyType({})) -> str:

@@ -24,7 +24,7 @@ from precast.codegen.accumulators import (
     with_parts,
 )
 from precast.codegen.cpp_scalars import Expressions, subscript_text
-from precast.codegen.cpp_types import CPP_TYPES, MEMORY_TYPES, TRUNCATION, Namer, identifier, index_text
+from precast.codegen.cpp_types import CPP_TYPES, MEMORY_TYPES, TRUNCATION, Namer, identifier, in_memory, index_text
 from precast.codegen.tiles import TILE, Crossing, Tiles, crossing
 from precast.codegen.work import condition, may_be_large, schedule
 from precast.ir.loops.buffers import Buffer
@@ -155,7 +155,7 @@ class KernelWriter:
         names = {each: subscript_text(each, f"({values[id(each.value)]})") for each in offset.computed}
         element = f"{self.pointers[store.buffer]}[{index_text(offset, names)}]"
         value, dtype = values[id(store.value)], store.buffer.dtype
-        value = f"{TRUNCATION[dtype]}({value})" if dtype in TRUNCATION else value
+        value = in_memory(value, dtype)
         if store.combine is None:
             text = f"{element} = {value};"
         elif dtype == "bool":

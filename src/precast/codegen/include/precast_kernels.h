@@ -2,6 +2,7 @@
 #pragma once
 
 #include "precast_groups.h"
+#include "precast_half.h"
 #include "precast_math.h"
 #include "precast_random.h"
 #include "precast_special.h"
@@ -29,8 +30,13 @@ inline bfloat16 truncated(float value) {
     return result;
 }
 
-// The nearest number that is a float16, ties to even: 11 digits, fewer below 2⁻¹⁴, infinity from 2¹⁶ on. In whole numbers, as GCC
-// makes no vectors of its own conversions.
+#if defined(PRECAST_HAS_HALF_CONVERSIONS)
+// The nearest number that is a float16, ties to even.
+inline float rounded_half(float value) { return precast_rounded(value); }
+inline uint16_t nearest_half_bits(float value) { return static_cast<uint16_t>(precast_narrowed(value)); }
+inline uint16_t half_bits(float value) { return nearest_half_bits(value); }
+#else
+// The same in whole numbers: 11 digits, fewer below 2⁻¹⁴, infinity from 2¹⁶ on.
 inline float rounded_half(float value) {
     const uint32_t raw = to_bits(value), size = raw & 0x7fffffffu;
     const uint32_t nearest = (size + 0xfffu + ((size >> 13) & 1u)) & 0xffffe000u;
@@ -40,29 +46,43 @@ inline float rounded_half(float value) {
     const uint32_t number = size < 0x38800000u ? small : usual;
     return from_bits<float>((size > 0x7f800000u ? 0x7fc00000u : number) | (raw & 0x80000000u));
 }
-
-struct float16 {
-    uint16_t bits;
-    float16() = default;
-    explicit inline float16(float value);
-    operator float() const {
-        // The exponent moves by a product, which small numbers bear too; infinity and NaN have the largest there is.
-        const uint32_t size = (bits & 0x7fffu) << 13, largest = size >= 0x0f800000u ? 0x7f800000u : 0u;
-        return from_bits<float>(to_bits(from_bits<float>(size) * 0x1p112f) | largest | (bits & 0x8000u) << 16);
-    }
-};
-
 // Of a number that is a float16 already.
-inline float16 truncated_half(float value) {
+inline uint16_t half_bits(float value) {
     const uint32_t raw = to_bits(value), size = raw & 0x7fffffffu;
     const uint32_t usual = (size - 0x38000000u) >> 13, small = to_bits(from_bits<float>(size) + 0.5f) - 0x3f000000u;
     const uint32_t special = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
     const uint32_t number = size >= 0x7f800000u ? special : size < 0x38800000u ? small : usual;
+    return static_cast<uint16_t>(number | (raw >> 16 & 0x8000u));
+}
+inline uint16_t nearest_half_bits(float value) { return half_bits(rounded_half(value)); }
+#endif
+
+// The sign and the rest go to their places together, and the exponent moves by a product, which small numbers bear too; infinity
+// and NaN, which are then the numbers from 2¹⁶ on, get the largest there is.
+inline float widened_half(uint16_t bits) {
+    const uint32_t placed = static_cast<uint32_t>(static_cast<int16_t>(bits)) << 13 & 0x8fffe000u;
+    const float value = from_bits<float>(placed) * 0x1p112f;
+    return from_bits<float>(to_bits(value) | (value * value >= 0x1p32f ? 0x7f800000u : 0u));
+}
+
+struct float16 {
+    uint16_t bits;
+    float16() = default;
+    explicit float16(float value) : bits(nearest_half_bits(value)) {}
+    operator float() const { return widened_half(bits); }
+};
+
+// Of a number that is a float16 already, and of any. GCC makes no vectors of loops with constructors.
+inline float16 truncated_half(float value) {
     float16 result;
-    result.bits = static_cast<uint16_t>(number | (raw >> 16 & 0x8000u));
+    result.bits = half_bits(value);
     return result;
 }
-inline float16::float16(float value) : float16(truncated_half(rounded_half(value))) {}
+inline float16 nearest_half(float value) {
+    float16 result;
+    result.bits = nearest_half_bits(value);
+    return result;
+}
 
 template <class T>
 constexpr T infinity = std::numeric_limits<T>::infinity();

@@ -1,0 +1,82 @@
+// Rounding to float16 by the processor's own conversions. GCC makes no vectors of these, but it calls functions that are said to
+// exist for vectors, by the names that the ABI has for them; so here they are, for one element and for registers of each width.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__F16C__) && defined(__AVX2__) && !defined(__clang__)
+#define PRECAST_HAS_HALF_CONVERSIONS
+
+extern "C" {
+__attribute__((__simd__("notinbranch"), const, visibility("hidden"))) uint32_t precast_narrowed(float value) noexcept;
+__attribute__((__simd__("notinbranch"), const, visibility("hidden"))) float precast_rounded(float value) noexcept;
+}
+
+namespace precast {
+
+template <class T, int count>
+struct vector_of {
+    typedef T type __attribute__((vector_size(count * sizeof(T))));
+};
+template <int count>
+using floats = typename vector_of<float, count>::type;
+template <int count>
+using words = typename vector_of<uint32_t, count>::type;
+// The instructions take and give registers of 16 bytes, at least.
+template <int count>
+using halves = typename vector_of<int16_t, (count < 8 ? 8 : count)>::type;
+
+template <int count>
+inline words<count> unpacked(halves<count> bits) {
+    typename vector_of<uint16_t, count>::type narrow;
+    std::memcpy(&narrow, &bits, sizeof(narrow));
+    return __builtin_convertvector(narrow, words<count>);
+}
+
+}  // namespace precast
+
+#define PRECAST_DEFINED(type, name, label, parameter)            \
+    __attribute__((used)) static type name(parameter) __asm__(label); \
+    static type name(parameter)
+#define PRECAST_NARROWED(count, isa, narrow)                                                                    \
+    PRECAST_DEFINED(precast::words<count>, precast_narrowed_##isa, "_ZGV" #isa "v_precast_narrowed", precast::floats<count> x) { \
+        return precast::unpacked<count>(narrow(x));                                                             \
+    }
+#define PRECAST_ROUNDED(count, isa, widen, narrow)                                                              \
+    PRECAST_DEFINED(precast::floats<count>, precast_rounded_##isa, "_ZGV" #isa "v_precast_rounded", precast::floats<count> x) { \
+        return widen(narrow(x));                                                                                \
+    }
+#define PRECAST_NARROW_4(x) __builtin_ia32_vcvtps2ph(x, 4)
+#define PRECAST_NARROW_8(x) __builtin_ia32_vcvtps2ph256(x, 4)
+#define PRECAST_WIDEN_16(x) __builtin_ia32_vcvtph2ps512_mask(x, precast::floats<16>{}, -1, 4)
+#define PRECAST_NARROW_16(x) __builtin_ia32_vcvtps2ph512_mask(x, 4, precast::halves<16>{}, -1)
+
+extern "C" {
+// What gives whole numbers exists for four of them where only floats have wide registers.
+PRECAST_NARROWED(4, bN4, PRECAST_NARROW_4)
+PRECAST_NARROWED(4, cN4, PRECAST_NARROW_4)
+PRECAST_NARROWED(8, dN8, PRECAST_NARROW_8)
+PRECAST_ROUNDED(4, bN4, __builtin_ia32_vcvtph2ps, PRECAST_NARROW_4)
+PRECAST_ROUNDED(8, cN8, __builtin_ia32_vcvtph2ps256, PRECAST_NARROW_8)
+PRECAST_ROUNDED(8, dN8, __builtin_ia32_vcvtph2ps256, PRECAST_NARROW_8)
+#if defined(__AVX512F__)
+PRECAST_NARROWED(16, eN16, PRECAST_NARROW_16)
+PRECAST_ROUNDED(16, eN16, PRECAST_WIDEN_16, PRECAST_NARROW_16)
+#endif
+PRECAST_DEFINED(uint32_t, precast_narrowed_1, "precast_narrowed", float value) {
+    return static_cast<uint16_t>(PRECAST_NARROW_4((precast::floats<4>{value}))[0]);
+}
+PRECAST_DEFINED(float, precast_rounded_1, "precast_rounded", float value) {
+    return __builtin_ia32_vcvtph2ps(PRECAST_NARROW_4((precast::floats<4>{value})))[0];
+}
+}
+
+#undef PRECAST_DEFINED
+#undef PRECAST_NARROWED
+#undef PRECAST_ROUNDED
+#undef PRECAST_NARROW_4
+#undef PRECAST_NARROW_8
+#undef PRECAST_WIDEN_16
+#undef PRECAST_NARROW_16
+#endif
