@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from precast.autograd.size_names import Indescribable, SizeNames, Symbolic
 from precast.ir.graphs import placeholders_of
-from precast.ir.node_meta import has_value, value_of
+from precast.ir.node_meta import has_value, updating_result_of, value_of
 
 _PLAIN = (type(None), bool, int, float, complex, str)
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -57,7 +57,8 @@ def _lines(module: fx.GraphModule, examples: Sequence[object] | None, sizes: Siz
 
 def _operation(node: fx.Node, module: fx.GraphModule, words: "_Words") -> str:
     if node.op == "placeholder":
-        return "input"
+        result = updating_result_of(node)
+        return "input" if result is None else f"input, updated by result {result}"
     if node.op == "output":
         return f"output {words.of(node.args)}"
     if node.op == "get_attr":

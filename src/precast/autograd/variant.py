@@ -18,6 +18,7 @@ from precast.autograd.boundary.grad_mode_readers import reads_grad_mode
 from precast.autograd.boundary.kept_mutations import keep_mutations
 from precast.autograd.boundary.mutation_epilogue import updates_of
 from precast.autograd.boundary.subclasses import by_value, plain_count
+from precast.autograd.boundary.updates_in_place import mark_updates
 from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts
 from precast.autograd.compilers_in_use import start_graph
 from precast.autograd.job import Job
@@ -57,6 +58,8 @@ def _inference_parts(
         facts = keep_mutations(traced.module, facts)
         traced = replace(traced, results=(None,) * len(facts.values))
     _mark_state(traced, facts, job)
+    if not any((*traced.inputs, *traced.results)):
+        mark_updates(traced.module.graph, facts)
     compiled = start_graph(job.compilers.inference, traced.module, job.compilation.graph_name(INFERENCE))()
     # The program itself kept autograd from seeing what it does with them (no_grad blocks, detach).
     hides_gradients = torch.is_grad_enabled() and any(fact.requires_grad for fact in facts.inputs)
@@ -96,6 +99,8 @@ def _training_parts(
         updated=facts.updated,
         is_random=facts.is_random,
     )
+    if not any((*traced.inputs, *traced.results)):
+        mark_updates(forward.graph, facts, needed=training.relevant)
     # Both are begun before either is waited for.
     finish_forward = start_graph(job.compilers.forward, forward, job.compilation.graph_name(FORWARD))
     finish_backward = start_graph(job.compilers.backward, backward, job.compilation.graph_name(BACKWARD))

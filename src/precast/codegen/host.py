@@ -112,7 +112,8 @@ class _EntryWriter:
 
     def _spec_text(self, buffer: Buffer, state: str | None) -> str:
         name, place = (buffer.name, -1) if state is None else (state, self.places[state])
-        return f"{{{json.dumps(name)}, {_dtype_text(buffer.dtype)}, {len(buffer.shape)}, {place}}}"
+        is_written = str(buffer in self.entry.program.written_inputs).lower()
+        return f"{{{json.dumps(name)}, {_dtype_text(buffer.dtype)}, {len(buffer.shape)}, {place}, {is_written}}}"
 
     def _broken_condition(self) -> list[str]:
         header = f"static const char* {self.prefix}_broken_condition([[maybe_unused]] const int64_t* sizes) {{"

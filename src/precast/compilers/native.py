@@ -23,7 +23,7 @@ from precast.compilers.native_frozen import FrozenGraph, refuse_gradients
 from precast.compilers.native_lowering import segment_graph, segment_inputs
 from precast.compilers.native_random import draw_from_streams
 from precast.compilers.native_split import SplitGraph, split_graph
-from precast.compilers.native_stored import StoredGraph, called_back
+from precast.compilers.native_stored import StoredGraph, called_back, written_in_place
 from precast.compilers.native_timing import timer
 from precast.ir.loops.program import LoopProgram
 from precast.ir.loops.sources import Sources
@@ -52,7 +52,7 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
     split, store = prepare_graph(graph_module, options), open_store(options)
     entries = lower_segments(split, on_lowered=partial(_begin_routines, store=store, options=options))
     if not entries:
-        return lambda: NativeGraph(split, (), StoredGraph("", (), ()), entries)
+        return lambda: NativeGraph(split, (), StoredGraph("", (), (), ()), entries)
     if options.measure:
         entries = choose_ways(entries, store=store, measure=partial(_measure_meanwhile, entries, store, options))
     sources = generate(entries, profile=options.profile)
@@ -63,7 +63,9 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
     def finish() -> NativeGraph:
         with store.held():
             library = building()
-            stored = StoredGraph(library.key, library.needs, tuple(called_back(entry.program) for entry in entries))
+            programs = [entry.program for entry in entries]
+            in_place = tuple(map(written_in_place, programs))
+            stored = StoredGraph(library.key, library.needs, tuple(map(called_back, programs)), in_place)
             compiled = NativeGraph(split, open_entries(library, stored.programs, weights_of(split)), stored, entries)
         if options.profile:
             compiler.profiled.add(name, compiled)
@@ -107,7 +109,7 @@ class NativeGraph(CompiledGraph):
         stored: StoredGraph,
         programs: Sequence[ProgramEntry] | None = None,
     ):
-        super().__init__(split, entries)
+        super().__init__(split, entries, stored.in_place)
         self.stored = stored
         self.programs = programs
 

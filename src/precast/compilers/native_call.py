@@ -25,16 +25,22 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class NativeStep:
-    """One entry of the library. An entry that does nothing but return nothing has no code."""
+    """One entry of the library. An entry that does nothing but return nothing has no code.
+
+    `updated` are results that it writes into an input, each with that input.
+    """
 
     entry: Entry
     inputs: SegmentInputs
     outputs: tuple[fx.Node, ...]
+    updated: tuple[tuple[fx.Node, fx.Node], ...] = ()
 
     def run(self, values: Values, sizes: Sizes) -> None:
         tensors: list[Any] = [values[node] for node in self.inputs.nodes]
         tensors += [as_tensor(sizes[name], name=name) for name in self.inputs.sizes]
         values.update(zip(self.outputs, self.entry.run(tensors, like_torch=True), strict=True))
+        for result, source in self.updated:
+            values[result] = values[source]
 
 
 @dataclass(frozen=True)
@@ -70,13 +76,14 @@ class CompiledGraph:
 
     _boxed_call = True
 
-    def __init__(self, split: SplitGraph, entries: Sequence[Entry]):
+    def __init__(self, split: SplitGraph, entries: Sequence[Entry], in_place: Sequence[Sequence[int]] = ()):
+        """`in_place`: for each entry, the numbers of its segment's outputs that it writes into inputs."""
         self.split = split
         self.placeholders = placeholders_of(split.module.graph)
         self.constants = constants_of(split.module)
         self._passed_on = {node: self.constants[node] for node in _constants_outside_of_libraries(split)}
         self.initial_readers = tuple(size_readers(self.placeholders).values())
-        self.steps = tuple(_running_steps(split, entries))
+        self.steps = tuple(_running_steps(split, zip(entries, in_place or ((),) * len(entries), strict=True)))
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         values: Values = dict(zip(self.placeholders, inputs, strict=True))
@@ -96,20 +103,23 @@ def _read_sizes(readers: Sequence[SizeReader], values: Values, sizes: Sizes) -> 
         sizes[reader.symbol] = reader.read(values[reader.node])
 
 
-def _running_steps(split: SplitGraph, entries: Sequence[Entry]) -> Iterator[RunningStep]:
-    remaining = iter(entries)
+def _running_steps(split: SplitGraph, entries: Iterator[tuple[Entry, Sequence[int]]]) -> Iterator[RunningStep]:
     deaths = _deaths(split)
     for segment in split.segments:
-        yield RunningStep(_step(segment, remaining), deaths[segment])
+        yield RunningStep(_step(segment, entries), deaths[segment])
 
 
-def _step(segment: Segment, entries: Iterator[Entry]) -> NativeStep | TorchStep:
+def _step(segment: Segment, entries: Iterator[tuple[Entry, Sequence[int]]]) -> NativeStep | TorchStep:
     if segment.is_native:
         inputs = segment_inputs(segment)
         # Constants were handed over when the library was opened; a number was taken for a constant, or is a size.
         varying = [node for node in inputs.nodes if node.op != "get_attr"]
         passed = tuple(node for node in varying if isinstance(value_of(node), torch.Tensor))
-        return NativeStep(next(entries), replace(inputs, nodes=passed), segment.outputs)
+        entry, in_place = next(entries)
+        written = {segment.outputs[number] for number in in_place}
+        made = tuple(node for node in segment.outputs if node not in written)
+        updated = tuple(each for each in segment.updates if each[0] in written)
+        return NativeStep(entry, replace(inputs, nodes=passed), made, updated)
     makers = [node for node in segment.nodes if has_value(node) and makes_sizes(node)]
     return TorchStep(segment.nodes, {node: tuple(size_readers([node]).values()) for node in makers})
 

@@ -51,7 +51,8 @@ def _told_step(step: NativeStep | TorchStep, dead: Sequence[fx.Node], numbers: d
             raise Untellable
         inputs = [_number(node, numbers) for node in step.inputs.nodes]
         outputs = [numbers.setdefault(node, len(numbers)) for node in step.outputs]
-        return {"inputs": inputs, "outputs": outputs, "dead": [numbers[node] for node in dead]}
+        updated = [(numbers.setdefault(value, len(numbers)), numbers[source]) for value, source in step.updated]
+        return {"inputs": inputs, "outputs": outputs, "updated": updated, "dead": [numbers[node] for node in dead]}
     if type(step) is not TorchStep or step.readers:
         raise Untellable
     calls = [_told_call(node, numbers) for node in step.nodes]

@@ -15,7 +15,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from precast.compilers.native_sizes import size_readers, symbols_in
 from precast.compilers.native_split import Segment, is_size
-from precast.ir.node_meta import copy_provenance, set_value, value_of
+from precast.ir.node_meta import copy_provenance, mark_updating_result, set_value, value_of
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ def segment_graph(segment: Segment, inputs: SegmentInputs) -> fx.GraphModule:
                 set_value(copies[argument], value_of(argument))
         copies[node] = graph.node_copy(node, copies.__getitem__)
         copy_provenance(node, copies[node])
+    for value, target in segment.updates:
+        mark_updating_result(copies[target], segment.outputs.index(value))
     graph.output(tuple(copies[node] for node in segment.outputs))
     # Nobody calls it: its code need not be written.
     return _LazyGraphModule({}, graph)

@@ -15,8 +15,8 @@ that depend on data, workspaces, subgraphs, effects) is left to torch, in as few
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -29,7 +29,7 @@ from precast.compilers.native_sizes import symbols_in
 from precast.errors import LoweringError
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.loops.buffers import ITEM_SIZES
-from precast.ir.node_meta import has_value, tensor_of, value_of
+from precast.ir.node_meta import has_value, tensor_of, updating_result_of, value_of
 from precast.ir.tensor_spec import dtype_name
 from precast.lower.graph import MAX_RANK
 from precast.lower.sizes import to_index
@@ -43,12 +43,16 @@ _LEFT_TO_TORCH = frozenset({Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING, 
 
 @dataclass(frozen=True)
 class Segment:
-    """Nodes that run together, in order; `inputs` are computed before, `outputs` are read after."""
+    """Nodes that run together, in order; `inputs` are computed before, `outputs` are read after.
+
+    `updates` are outputs that may be written into the memory of an input, each with that input.
+    """
 
     is_native: bool
     nodes: tuple[fx.Node, ...]
     inputs: tuple[fx.Node, ...]
     outputs: tuple[fx.Node, ...]
+    updates: tuple[tuple[fx.Node, fx.Node], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ class SplitGraph:
 
 def split_graph(module: fx.GraphModule) -> SplitGraph:
     """Cut a functional graph into native and torch segments."""
-    results = tuple(_result(each) for each in results_of(module.graph))
+    updates = _updates(module.graph)
+    results = tuple(each if each in updates else _result(each) for each in results_of(module.graph))
     levels = _levels(module.graph)
     members: dict[int, list[fx.Node]] = {}
     needed = _needed_nodes(module.graph, results)
@@ -87,7 +92,34 @@ def split_graph(module: fx.GraphModule) -> SplitGraph:
         for level in sorted(members)
         for part in (parts(members[level], freed) if level % 2 == 0 else [members[level]])
     )
-    return SplitGraph(module, segments, results)
+    return SplitGraph(module, tuple(_with_updates(segments, updates)), results)
+
+
+def _updates(graph: fx.Graph) -> dict[object, fx.Node]:
+    """New values of inputs, each with the input into whose memory it may be written."""
+    marked = [(node, number) for node in placeholders_of(graph) if (number := updating_result_of(node)) is not None]
+    results = results_of(graph) if marked else ()
+    pairs = [(results[number], node) for node, number in reversed(marked)]
+    return {value: node for value, node in pairs if isinstance(value, fx.Node) and may_be_native(value)}
+
+
+def _with_updates(segments: Sequence[Segment], updates: Mapping[object, fx.Node]) -> Iterator[Segment]:
+    """The segments with those updates that nobody reads the old value after, or could fail before."""
+    order = {node: number for number, node in enumerate(next(iter(updates.values())).graph.nodes)} if updates else {}
+    for number, segment in enumerate(segments):
+        later = segments[number + 1 :]
+        read_later = {node for each in later for node in each.inputs}
+        first_later = min((order[node] for each in later for node in each.nodes), default=len(order)) if updates else 0
+        taken = tuple(
+            (value, updates[value])
+            for value in segment.outputs
+            if segment.is_native
+            and value in updates
+            and updates[value] not in read_later
+            and order[value] < first_later
+        )
+        inputs = dict.fromkeys((*segment.inputs, *(node for _, node in taken)))
+        yield replace(segment, inputs=tuple(inputs), updates=taken) if taken else segment
 
 
 def is_size(node: fx.Node) -> bool:

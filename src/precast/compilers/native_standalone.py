@@ -23,7 +23,7 @@ def graph_of(content: Mapping[str, Any], entries: Sequence[Entry]) -> Standalone
     """The graph again, over the entries of its library."""
     remaining = iter(entries)
     steps = tuple(
-        _Run(next(remaining), *map(tuple, (step["inputs"], step["outputs"], step["dead"])))
+        _Run(next(remaining), *map(tuple, (step["inputs"], step["outputs"], step["updated"], step["dead"])))
         if "inputs" in step
         else _Call(tuple(map(_call, step["calls"])), tuple(step["dead"]))
         for step in content["steps"]
@@ -38,11 +38,14 @@ class _Run:
     entry: Entry
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    updated: tuple[tuple[int, int], ...]
     dead: tuple[int, ...]
 
     def run(self, values: dict[int, Any]) -> None:
         results = self.entry.run([values[number] for number in self.inputs], like_torch=True)
         values.update(zip(self.outputs, results, strict=True))
+        for result, source in self.updated:
+            values[result] = values[source]
 
 
 @dataclass(frozen=True)

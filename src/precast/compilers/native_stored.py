@@ -13,20 +13,31 @@ from precast.ir.loops.program import Argument, FallbackStep, LoopProgram, SizeSo
 
 @dataclass(frozen=True)
 class StoredGraph:
-    """A built library, which others it needs, and of each entry what is called back: a program without kernels."""
+    """A built library, which others it needs, and of each entry what is called back: a program without kernels.
+
+    `in_place` are, for each entry, the numbers of results that it does not return, but writes into inputs.
+    """
 
     library: str
     needs: tuple[str, ...]
     programs: tuple[LoopProgram, ...]
+    in_place: tuple[tuple[int, ...], ...]
 
     def to_bytes(self) -> bytes:
         programs = [_program_data(program) for program in self.programs]
-        return json.dumps({"library": self.library, "needs": self.needs, "programs": programs}).encode()
+        content = {"library": self.library, "needs": self.needs, "programs": programs, "in_place": self.in_place}
+        return json.dumps(content).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StoredGraph:
         content = json.loads(data)
-        return cls(content["library"], tuple(content["needs"]), tuple(map(_program, content["programs"])))
+        programs, in_place = map(_program, content["programs"]), map(tuple, content["in_place"])
+        return cls(content["library"], tuple(content["needs"]), tuple(programs), tuple(in_place))
+
+
+def written_in_place(program: LoopProgram) -> tuple[int, ...]:
+    """The numbers of the results that a fused program writes into inputs instead."""
+    return tuple(number for number, result in enumerate(program.results) if result is None)
 
 
 def called_back(program: LoopProgram) -> LoopProgram:

@@ -54,6 +54,19 @@ def mark_state(node: fx.Node) -> None:
     node.meta["precast_state"] = True
 
 
+def updating_result_of(node: fx.Node) -> int | None:
+    """The number of the graph's result that is a placeholder's new value, if that may be written into its memory.
+
+    Whoever does so returns the input itself in that place.
+    """
+    number: int | None = node.meta.get("precast_updating_result")
+    return number
+
+
+def mark_updating_result(node: fx.Node, number: int) -> None:
+    node.meta["precast_updating_result"] = number
+
+
 def tensor_of(node: fx.Node) -> torch.Tensor:
     """The fake value of a node that is known to give exactly one tensor."""
     value = value_of(node)

@@ -36,6 +36,7 @@ from precast.lower.padded_convolutions import fold_padding
 from precast.lower.prologues import absorb_prologues
 from precast.lower.rounding import keep_single_precision
 from precast.lower.split import split_loops
+from precast.lower.update_inputs import update_inputs
 
 
 def fuse(program: LoopProgram) -> LoopProgram:
@@ -58,6 +59,7 @@ def fuse(program: LoopProgram) -> LoopProgram:
         collapse_loops,
         order_loops,
         tidy_names,
+        update_inputs,
         overwrite_dying,
         group_kernels,
     ):

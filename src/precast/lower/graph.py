@@ -16,7 +16,7 @@ Every node becomes its own steps over its own buffer, views too; putting them to
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import fx
@@ -24,11 +24,12 @@ from torch._prims.rng_prims import run_with_rng_state
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from precast.errors import LoweringError
+from precast.ir.graphs import placeholders_of
 from precast.ir.loops.buffers import ITEM_SIZES, Buffer
 from precast.ir.loops.index import Index, Symbol, atoms
-from precast.ir.loops.program import Argument, FallbackStep, LoopProgram, SizeSource, Slot
+from precast.ir.loops.program import Argument, Check, FallbackStep, InputUpdate, LoopProgram, SizeSource, Slot, Step
 from precast.ir.loops.scalars import Load
-from precast.ir.node_meta import has_value, source_line_of, tensor_of, value_of
+from precast.ir.node_meta import has_value, source_line_of, tensor_of, updating_result_of, value_of
 from precast.ir.tensor_spec import dtype_name
 from precast.lower.builder import Builder, Indices, Result, is_dense
 from precast.lower.registry import DECLINED, drawing_rule_for, rule_for
@@ -49,19 +50,52 @@ def lower_graph(graph_module: fx.GraphModule, *, name: str = "main", fallbacks: 
     builder, meanings = Builder(), dict[fx.Node, Lowered]()
     inputs: list[Buffer] = []
     results: tuple[Buffer | Index | None, ...] = ()
+    updates: tuple[InputUpdate, ...] = ()
+    lengths: dict[object, int] = {}
     for node in graph_module.graph.nodes:
         if node.op == "placeholder":
             meanings[node] = _placeholder(node, builder, inputs)
         elif node.op == "call_function":
             meanings[node] = _call(node, builder, meanings)
+            lengths[node] = len(builder.steps)
         elif node.op == "output":
-            results = _results(node, builder, meanings, inputs)
+            targets = _update_targets(graph_module.graph, meanings)
+            results = _results(node, builder, meanings, inputs, targets)
+            updates = _updates(targets, _returned(node), results, lengths, builder.steps)
         else:
             raise AssertionError(f"lift {node.op} {node.target} to an input before lowering")
-    program = LoopProgram(name, tuple(inputs), results, _size_sources(graph_module, inputs), tuple(builder.steps))
+    sizes = _size_sources(graph_module, inputs)
+    program = LoopProgram(name, tuple(inputs), results, sizes, tuple(builder.steps), updates)
     if not fallbacks:
         refuse_fallbacks(program)
     return program
+
+
+def _update_targets(graph: fx.Graph, meanings: Mapping[fx.Node, Lowered]) -> dict[int, Buffer]:
+    """Numbers of results that are new values of inputs, and the inputs into which they may be written."""
+    targets: dict[int, Buffer] = {}
+    for node in placeholders_of(graph):
+        number, buffer = updating_result_of(node), meanings[node]
+        if number is not None and isinstance(buffer, Buffer):
+            targets[number] = buffer
+    return targets
+
+
+def _updates(
+    targets: Mapping[int, Buffer],
+    returned: Sequence[object],
+    results: Sequence[Buffer | Index | None],
+    lengths: Mapping[object, int],
+    steps: Sequence[Step],
+) -> tuple[InputUpdate, ...]:
+    """What is to be known of the updates; `lengths` says how many steps there were after each node."""
+    fallible = [(i, step.name) for i, step in enumerate(steps) if isinstance(step, Check | FallbackStep)]
+    updates = []
+    for number, target in targets.items():
+        result, length = results[number], lengths.get(returned[number])
+        if isinstance(result, Buffer) and length is not None:
+            updates.append(InputUpdate(result, target, frozenset(name for i, name in fallible if i < length)))
+    return tuple(updates)
 
 
 def refuse_fallbacks(program: LoopProgram) -> None:
@@ -191,16 +225,19 @@ def _fall_back(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]
 
 
 def _results(
-    node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered], inputs: list[Buffer]
+    node: fx.Node,
+    builder: Builder,
+    meanings: dict[fx.Node, Lowered],
+    inputs: list[Buffer],
+    targets: Mapping[int, Buffer],
 ) -> tuple[Buffer | Index | None, ...]:
-    (returned,) = node.args
     results: list[Buffer | Index | None] = []
-    for each in returned if isinstance(returned, tuple | list) else (returned,):
+    for number, each in enumerate(_returned(node)):
         meaning = meanings[each] if isinstance(each, fx.Node) else each
         if isinstance(meaning, int):
             meaning = to_index(meaning)
         if isinstance(meaning, Buffer):
-            wanted = _wanted_strides(meaning, each)
+            wanted = _wanted_strides(meaning, each, targets.get(number))
             if meaning in inputs or meaning in results or wanted != meaning.strides:
                 meaning = _copy(meaning, wanted, builder)
         assert meaning is None or isinstance(meaning, Buffer | Index), f"{each} cannot be returned"
@@ -208,9 +245,19 @@ def _results(
     return tuple(results)
 
 
-def _wanted_strides(buffer: Buffer, node: object) -> Indices:
-    """How eager lays out what is returned, where that is dense; a dimension of size 1 may lie anyhow."""
+def _returned(node: fx.Node) -> Sequence[object]:
+    (returned,) = node.args
+    return returned if isinstance(returned, tuple | list) else (returned,)
+
+
+def _wanted_strides(buffer: Buffer, node: object, target: Buffer | None) -> Indices:
+    """How eager lays out what is returned, where that is dense; a dimension of size 1 may lie anyhow.
+
+    What may be written into the memory of `target` lies as that does.
+    """
     assert isinstance(node, fx.Node)
+    if target is not None and target.shape == buffer.shape and is_dense(target.shape, target.strides):
+        return target.strides
     strides = to_strides(tuple(tensor_of(node).stride()))
     pairs = zip(buffer.shape, buffer.strides, strides, strict=True)
     is_same = all(size.constant == 1 or mine == eagers for size, mine, eagers in pairs)

@@ -25,6 +25,8 @@ from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.canonical import canonical_key, pattern_of
 from precast.ir.loops.program import (
     Accumulate,
+    Check,
+    FallbackStep,
     Kernel,
     KernelGroup,
     Loop,
@@ -75,6 +77,7 @@ class _Order:
         self._readers: dict[Buffer, set[_Place]] = {}
         self._writers: dict[Buffer, set[_Place]] = {}
         self._large = {buffer for buffer in program.temporaries if not _is_small(buffer)}
+        self._inputs, self._fallible = set(program.inputs), set[_Place]()
         self._last = {buffer: number for number, step in enumerate(program.steps) for buffer in read_by(step)}
 
     def add(self, step: Step, group: _Place | None) -> _Place:
@@ -92,6 +95,8 @@ class _Order:
         for buffers, places in ((read_by(step), self._readers), (written_by(step), self._writers)):
             for buffer in buffers:
                 places.setdefault(buffer, set()).add(place)
+        if isinstance(step, Check | FallbackStep):
+            self._fallible.add(place)
         place.read_until = min(
             [place.read_until, *(self._last[each] for each in self._large.intersection(read_by(step)))]
         )
@@ -103,7 +108,8 @@ class _Order:
         needed = {place for buffer in read_by(step) for place in self._writers.get(buffer, ())}
         for buffer in written_by(step):
             needed |= self._writers.get(buffer, set()) | self._readers.get(buffer, set())
-        return needed
+        # Nothing is written into an input before what may have to fail without that.
+        return needed if self._inputs.isdisjoint(written_by(step)) else needed | self._fallible
 
     def _may_move_down(self, group: _Place, needed: set[_Place]) -> bool:
         """Whether nothing up to now needs the group, and no large temporary that it reads would live on for it."""

@@ -39,12 +39,12 @@ def overwrite_dying(program: LoopProgram) -> LoopProgram:
     first, last = _first_and_last_uses(program)
     free, taken = set(program.temporaries), dict[Buffer, Buffer]()
     for number, step in enumerate(program.steps):
-        if not isinstance(step, Kernel):
+        if not isinstance(step, Kernel) or not (len(step.body) == 1 and isinstance(step.body[0], Loop)):
             continue
         dying = [each for each in step.read if each in free and last[each] == number and first[each] < number]
         for target in step.written:
             is_new = first[target] == number and target not in program.inputs
-            source = next((each for each in dying if _may_overwrite(step, each, target)), None) if is_new else None
+            source = next((each for each in dying if may_overwrite(step, each, target)), None) if is_new else None
             if source is not None:
                 dying.remove(source)
                 taken[source] = target
@@ -61,16 +61,19 @@ def _first_and_last_uses(program: LoopProgram) -> tuple[dict[Buffer, int], dict[
     return first, last
 
 
-def _may_overwrite(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
+def may_overwrite(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
     """Whether every element of `source` has been read when that of `target` is written, in whatever order loops run."""
     alike = (source.dtype, source.shape, source.strides) == (target.dtype, target.shape, target.strides)
     stores = [store for store in stores_of(kernel.body) if store.buffer == target]
     if not alike or source in kernel.written or len(stores) != 1 or not stores[0].is_plain:
         return False
-    match kernel.body:
-        case (Loop(variables, body),):
+    place = next(number for number, part in enumerate(kernel.body) if stores[0] in stores_of((part,)))
+    if any(load.buffer == source for load in loads_of(kernel.body[place + 1 :])):
+        return False
+    match kernel.body[place]:
+        case Loop(variables, body):
             return _is_read_before(source, stores[0], variables, body)
-    return False
+    return _is_read_before(source, stores[0], (), (stores[0],))
 
 
 def _is_read_before(source: Buffer, store: Store, outer: tuple[Variable, ...], body: tuple[Statement, ...]) -> bool:

@@ -64,7 +64,8 @@ def differentiable_call(graphs: TrainingGraphs) -> FlatCall:
     """
     function = _autograd_function(graphs)
     facts = graphs.facts
-    has_aliases = any(facts.opaque)
+    # An input that was written in place is its own new value.
+    has_aliases = any(facts.opaque) or bool(facts.updated)
     apply: Callable[..., Any] = function.apply
     if not torch.is_grad_enabled():
         apply = torch.enable_grad()(apply)
@@ -100,6 +101,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
     constant = [i for i in range(count) if not facts.differentiable[i] and not facts.opaque[i]]
     with_tangent = [i for i in range(count) if facts.differentiable[i]]
     orders, relevant = facts.tangent_orders, facts.relevant
+    updated = [(i, number) for i, number in enumerate(facts.updated) if not facts.differentiable[i]]
     sizes_start, is_plain, is_random = count + saved_count, not special and not constant, facts.is_random
 
     class CompiledFunction(torch.autograd.Function):
@@ -117,6 +119,9 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             results = list(outputs[:count])
             for i in special:
                 results[i] = _Alias(results[i]) if facts.opaque[i] else results[i].detach()
+            for i, number in updated:
+                if outputs[i] is inputs[number]:
+                    results[i] = _Alias(outputs[i])
             ctx.mark_non_differentiable(*[results[i] for i in constant if isinstance(results[i], torch.Tensor)])
             return tuple(results)
 

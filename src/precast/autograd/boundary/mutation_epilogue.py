@@ -14,6 +14,8 @@ from precast.autograd.boundary import FlatCall
 from precast.autograd.boundary.traced_layout import TracedLayout, layout_of
 from precast.ir.boundary import BoundaryFacts, InputFacts
 
+_is_inference = torch.Tensor.is_inference
+
 
 @dataclass(frozen=True)
 class Update:
@@ -33,20 +35,37 @@ def updates_of(facts: BoundaryFacts, fakes: Sequence[Any]) -> tuple[Update, ...]
 
 
 def apply_updates(inner: FlatCall, updates: Sequence[Update]) -> FlatCall:
-    """Wrap ``inner``, whose first results are the updated inputs, so that it applies them."""
+    """Wrap ``inner``, whose first results are the updated inputs, so that it applies them.
+
+    A result that is the input itself was written there: that is only to be told to autograd.
+    """
+    numbers = [update.number for update in updates]
 
     def call(inputs: Sequence[Any]) -> list[Any]:
         # The callee may empty its list of inputs.
         originals = list(inputs)
+        _refuse_inference_tensors([originals[number] for number in numbers])
         results = inner(inputs)
+        written = []
         for value, update in zip(results, updates, strict=False):
-            if update.layout is None:
+            if value is originals[update.number]:
+                written.append(value)
+            elif update.layout is None:
                 _take_data(originals[update.number], value, update.facts)
             else:
                 _take_shape(originals[update.number], value, update.facts, update.layout(originals, value))
+        if written:
+            torch.autograd.graph.increment_version(written)
         return results[len(updates) :]
 
     return call
+
+
+def _refuse_inference_tensors(originals: Sequence[torch.Tensor]) -> None:
+    """Raise torch's own error, before anything is written, for those that may not be written here."""
+    if not torch.is_inference_mode_enabled():
+        for original in filter(_is_inference, originals):
+            original.copy_(original)
 
 
 def _layout(facts: InputFacts, value: torch.Tensor, before: torch.Tensor, fakes: Sequence[Any]) -> TracedLayout | None:

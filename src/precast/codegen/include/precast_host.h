@@ -8,12 +8,14 @@
 
 namespace precast {
 
-// An input or output: the caller's, or, with `state` not negative, that tensor of the model's state.
+// An input or output: the caller's, or, with `state` not negative, that tensor of the model's state. `is_written` is true of an
+// input into which the program writes its new value.
 struct tensor_spec {
     const char* name;
     precast_dtype dtype;
     int32_t rank;
     int32_t state;
+    bool is_written;
 };
 
 // A named tensor that comes with the model. `storage` is what holds it among stored weights, if they are known; there it

@@ -63,6 +63,14 @@ precast_status arranged(const precast_tensor& tensor, const int64_t* shape, cons
     return PRECAST_OK;
 }
 
+// What the program wrote into an input that was not the caller's memory, but arranged, goes back to the caller.
+void put_back(const precast_tensor& tensor, const int64_t* shape, const int64_t* strides, const void* data) {
+    if (data == start_of(tensor)) return;
+    int64_t row_major[PRECAST_MAX_RANK];
+    copy_elements(tensor.rank, shape, static_cast<const char*>(data), strides, static_cast<char*>(start_of(tensor)),
+                  strides_of(tensor, row_major), tensor.dtype.bits / 8);
+}
+
 size_t count_own(const tensor_spec* specs, size_t count) {
     size_t own = 0;
     for (size_t each = 0; each < count; ++each) own += specs[each].state < 0;
@@ -224,8 +232,15 @@ precast_status run_alone(precast_model& model, size_t number, call& prepared, co
         status = fail(PRECAST_OUT_OF_MEMORY, "no %lld bytes of scratch memory", static_cast<long long>(arena_size));
     else status = entry.run({input_data.data(), output_data.data(), arena, prepared.sizes.data(), context.get()});
     model.give_back(std::move(context));
-    if (!status) apply_updates(model, entry, prepared.output_layouts);
-    return status;
+    if (status) return status;
+    apply_updates(model, entry, prepared.output_layouts);
+    layout = prepared.layouts.data();
+    for (size_t position = 0; position < entry.input_count; ++position) {
+        const tensor_spec& spec = entry.inputs[position];
+        if (spec.is_written) put_back(*prepared.inputs[position], layout, layout + spec.rank, input_data[position]);
+        layout += 2 * spec.rank;
+    }
+    return PRECAST_OK;
 }
 
 precast_status run(precast_model& model, size_t number, const precast_tensor* inputs, size_t input_count,

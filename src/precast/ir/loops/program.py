@@ -240,11 +240,24 @@ class SizeSource:
     offset: int = 0
 
 
+@dataclass(frozen=True)
+class InputUpdate:
+    """A result that is the new value of an input, and may be written there; `after` are steps that may fail before.
+
+    By name: those that the user's program runs before it changes the input.
+    """
+
+    result: Buffer
+    input: Buffer
+    after: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, eq=False)
 class LoopProgram:
     """Steps in order. Every buffer that is no input is written before it is read; outputs are never inputs.
 
-    `results` is what the graph returns; its buffers are the outputs, its other members need no running.
+    `results` is what the graph returns; its buffers are the outputs, its other members need no running. `updates` says
+    which of them may be written into inputs; one that is written there is no result any more.
     """
 
     name: str
@@ -252,6 +265,12 @@ class LoopProgram:
     results: tuple[Buffer | Index | None, ...]
     sizes: tuple[SizeSource, ...]
     steps: tuple[Step, ...]
+    updates: tuple[InputUpdate, ...] = ()
+
+    @cached_property
+    def written_inputs(self) -> frozenset[Buffer]:
+        """The inputs that hold new values when the program has run."""
+        return frozenset(self.inputs).intersection(buffer for step in self.steps for buffer in written_by(step))
 
     @property
     def outputs(self) -> tuple[Buffer, ...]:
