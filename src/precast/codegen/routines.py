@@ -11,12 +11,12 @@ from precast.ir.loops.sources import Sources, Unit
 ROUTINE_FILES = {
     **dict.fromkeys(
         ("convolution", "convolution_backward_data", "convolution_backward_weights", "depthwise_convolution"),
-        ("convolution", "own_convolutions", "product"),
+        ("convolution", "direct_convolution", "own_convolutions", "product"),
     ),
     "matmul": ("matmul", "product"),
 }
 """Which source files have a routine, where it is not the file of its own name."""
-IN_LOOPS = frozenset({"own_convolutions", "product", "scan", "search", "sort"})
+IN_LOOPS = frozenset({"direct_convolution", "own_convolutions", "product", "scan", "search", "sort"})
 """Files whose loops run slower when they are compiled as routines are."""
 NEEDS_ONEDNN = frozenset({"convolution", "matmul"})
 """Files that call oneDNN."""
