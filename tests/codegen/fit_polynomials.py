@@ -36,13 +36,21 @@ def minus_log_erfc(x):
     return -mp.log(mp.erfc(x))
 
 
+def minus_log_erfc_over_x(x):
+    return minus_log_erfc(x) / x if x else 2 / mp.sqrt(mp.pi)
+
+
+def relative_weight(x):
+    """How much an error of the above counts in ``erf(x)``, relative to it."""
+    return mp.erfc(x) * x / mp.erf(x) if x else mp.mpf(1)
+
+
 if __name__ == "__main__":
     zero, one = mp.mpf(0), mp.mpf(1)
     reach = mp.log(2) / 2 * mp.mpf("1.0005")
     print("float, exp:", [mp.nstr(c, 9) for c in fit(exp_slope, -reach, reach, 5)])
     print("double, exp:", [mp.nstr(c, 19) for c in fit(exp_slope, -reach, reach, 10)])
-    print("float, near:", [mp.nstr(c, 9) for c in fit(erf_over_x, zero, one, 6)])
-    print("float, far:", [mp.nstr(c, 9) for c in fit(minus_log_erfc, one, mp.mpf(4), 7, mp.erfc)])
+    print("float, erf:", [mp.nstr(c, 9) for c in fit(minus_log_erfc_over_x, zero, mp.mpf(4), 8, relative_weight)])
     print("double, near:", [mp.nstr(c, 19) for c in fit(erf_over_x, zero, one, 12)])
     print("double, far:", [mp.nstr(c, 19) for c in fit(minus_log_erfc, one, mp.mpf(6), 18, mp.erfc)])
-    print("The last coefficient of each `near` is written less 1: the header computes x + x·p(x²).")
+    print("The last coefficient of `float, erf` and of `near` is written less 1: the header computes x + x·p.")
