@@ -5,7 +5,7 @@ import torch
 
 from precast.codegen.cpp_types import identifier, literal
 from precast.codegen.generate import generate
-from tests.lower.pipeline import bullet_inputs, lowered, make_entry, tracer_bullet
+from tests.lower.pipeline import bullet_inputs, lowered, make_entry, open_entries, tracer_bullet
 from tests.lower.test_random import random_program
 
 
@@ -101,6 +101,30 @@ def test_twelve_equal_layers_give_one_kernel():
     sources = generate([make_entry(lowered(layers(12), *inputs))])
     assert unit(sources, "kernels_0.cpp").count("void ") == 1
     assert unit(sources, "host.cpp").count("    kernels::sin(") == 12
+
+
+def recurrence(x, w):
+    state, states = x[0, :, 1:4], []
+    for step in range(1, len(x)):
+        state = (state @ w).sin() * x[step, :, 1:4].tanh()
+        states.append(state)
+    return states
+
+
+def test_steps_of_a_loop_written_out_give_one_kernel():
+    sources = generate([make_entry(lowered(recurrence, torch.zeros(9, 4, 5), torch.zeros(3, 3)))])
+    assert unit(sources, "kernels_0.cpp").count("void ") == 1
+    calls = [line for line in unit(sources, "host.cpp").splitlines() if "    kernels::" in line]
+    assert len(calls) == 8
+    assert "(mul, arg0_1 + 21)" in calls[0]
+    assert "arg0_1 + 161)" in calls[7]
+
+
+def test_a_kernel_called_from_the_middle_of_a_tensor_computes_what_eager_does(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(9, 4, 5, generator=generator), torch.randn(3, 3, generator=generator)
+    model = open_entries([make_entry(lowered(recurrence, x, w))], tmp_path)
+    torch.testing.assert_close([torch.from_dlpack(each) for each in model(x, w)], recurrence(x, w))
 
 
 def test_entries_share_kernels_but_layouts_do_not():

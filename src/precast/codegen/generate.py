@@ -13,6 +13,7 @@ from precast.codegen.routines import routine_sources
 from precast.ir.loops.canonical import canonical_key, kernel_parameters, pattern_of
 from precast.ir.loops.program import Kernel, KernelGroup, Step
 from precast.ir.loops.sources import Sources, Unit
+from precast.ir.loops.starts import from_start
 
 KERNELS_A_UNIT = 12
 """How many kernels share a source file: few enough to build in parallel, many enough to read the headers once."""
@@ -47,10 +48,11 @@ def _kernel_calls(entry: Entry, functions: dict[str, KernelFunction], namer: Nam
     for step in entry.program.steps:
         wish = step.name[:LONGEST_NAME]
         if isinstance(step, Kernel):
-            key = canonical_key(step)
+            kernel, starts = from_start(step)
+            key = canonical_key(kernel)
             if key not in functions:
-                functions[key] = write_kernel(step, namer.fresh(wish))
-            calls[step] = Call(functions[key], *kernel_parameters(step))
+                functions[key] = write_kernel(kernel, namer.fresh(wish))
+            calls[step] = Call(functions[key], *kernel_parameters(kernel), starts)
         elif isinstance(step, KernelGroup):
             patterns = [pattern_of(member) for member in step.members]
             key = f"group of {canonical_key(patterns[0].kernel)}"

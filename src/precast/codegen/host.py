@@ -23,11 +23,12 @@ WRAPPING = frozenset({"depthwise_convolution"})
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel's function and the arguments of this call."""
+    """A kernel's function and the arguments of this call; `starts` are elements that lie before what it is given."""
 
     function: KernelFunction
     buffers: tuple[Buffer, ...]
     sizes: tuple[str, ...]
+    starts: Mapping[Buffer, Index]
 
 
 @dataclass(frozen=True)
@@ -170,10 +171,15 @@ class _EntryWriter:
         )
         return f"    [[maybe_unused]] auto* {self.pointers[buffer]} = {cast}({address});"
 
+    def _moved_pointer(self, buffer: Buffer, by: Index | None) -> str:
+        moved = "" if by is None or by.constant == 0 else f" + {_term(by)}"
+        return f"{self.pointers[buffer]}{moved}"
+
     def _kernel_call(self, call: Call | GroupCall) -> list[str]:
         name = call.function.name
         if isinstance(call, Call):
-            arguments = [*(self.pointers[buffer] for buffer in call.buffers), *map(identifier, call.sizes)]
+            pointers = [self._moved_pointer(buffer, call.starts.get(buffer)) for buffer in call.buffers]
+            arguments = [*pointers, *map(identifier, call.sizes)]
             return [f"    kernels::{name}({', '.join(arguments)});"]
         rows = [[*(self.pointers[each] for each in buffers), *map(index_text, sizes)] for buffers, sizes in call.rows]
         return [
@@ -210,7 +216,7 @@ class _EntryWriter:
         return [*lines, f"        if (const auto status = {call}) return status;", "    }"]
 
     def _strided(self, view: View) -> str:
-        data = self.pointers[view.buffer] + ("" if view.offset.constant == 0 else f" + {_term(view.offset)}")
+        data = self._moved_pointer(view.buffer, view.offset)
         is_constant = str(view.buffer.name in self.constants).lower()
         layout = f"{{{_list(view.shape)}}}, {{{_list(view.strides)}}}"
         return f"{{{_dtype_text(view.dtype)}, {len(view.shape)}, {is_constant}, {data}, {layout}}}"
