@@ -227,6 +227,31 @@ def test_resize_to_more_elements_gives_the_callers_tensor_room():
     assert torch.equal(x, torch.full((5,), 7.0))
 
 
+def resized_as(x, y):
+    x.resize_as_(y)
+    return x * 2
+
+
+def added_out(x, y):
+    torch.add(y, y, out=x)
+    return x * 2
+
+
+def multiplied_out(x, y):
+    torch.mm(y.t(), y, out=x)
+
+
+@pytest.mark.parametrize("sizes", [(0,), (2, 3), (4, 3), (5, 3)], ids=str)
+@pytest.mark.parametrize("function", [added_out, multiplied_out])
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_out_resizes_the_callers_tensor(function, sizes):
+    assert_like_eager(function, lambda: ([], [torch.zeros(sizes), torch.arange(12.0).view(4, 3)]))
+
+
+def test_resize_as_another_tensor():
+    assert_like_eager(resized_as, lambda: ([], [torch.arange(12.0).view(4, 3), torch.zeros(5)]))
+
+
 def test_set_points_the_callers_tensor_at_other_memory():
     def function(x, y):
         x.set_(y)

@@ -109,9 +109,11 @@ def _storage_replaced(before: torch.Tensor, now: FunctionalTensor) -> bool:
 
 
 def _metadata_changed(before: torch.Tensor, now: FunctionalTensor) -> bool:
-    if not torch._functionalize_has_metadata_mutation(now.elem):
-        return False
     after = torch._from_functional_tensor(now.elem)
+    if not torch._functionalize_has_metadata_mutation(now.elem):
+        # Of `out=` and `resize_as_`, torch tells that they write, not that they resize.
+        is_written = torch._functionalize_has_data_mutation(now.elem)  # type: ignore[attr-defined]
+        return is_written and before.shape != after.shape
     return (before.shape, before.stride(), before.storage_offset()) != (
         after.shape,
         after.stride(),

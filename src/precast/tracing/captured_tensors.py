@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, is_fake
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
+from precast.tracing.assigned_data import assign_data, is_data_assignment
 from precast.tracing.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
 from precast.tracing.idle_resizes import is_idle_resize
 
@@ -83,6 +84,8 @@ class _SubstitutionMode(TorchFunctionMode):
             return call_control_flow(func, args, kwargs, self._captured.exchanged)
         if is_idle_resize(func, args, kwargs):
             return args[0]
+        if is_data_assignment(func):
+            return assign_data(*args)
         return func(*args, **kwargs)
 
 
