@@ -238,3 +238,27 @@ def test_lazily_conjugated_or_negated_inputs_are_a_signature_of_their_own(dynami
     plain = torch.randn(3, 4, dtype=torch.complex64)
     for x in (plain, plain.conj(), plain.transpose(0, 1).conj(), torch._neg_view(plain), plain):
         torch.testing.assert_close(compiled(x), torch.view_as_real(x.resolve_conj().resolve_neg()) * 2)
+
+
+def test_only_sizes_that_change_become_dynamic():
+    compiled, count = counted(lambda x, y: (x @ y.mT) * x.shape[0], dynamic=None)
+    for rows, width in ((2, 5), (3, 5), (4, 5), (7, 5), (4, 6), (3, 8)):
+        x, y = torch.rand(rows, width), torch.rand(4, width)
+        assert torch.equal(compiled(x, y), (x @ y.mT) * rows)
+    # One for the first call, one for all numbers of rows, one for all numbers of rows and widths.
+    assert len(count) == 3
+
+
+def test_sizes_that_change_together_are_one_until_they_differ():
+    compiled, count = counted(lambda x, y: x.sum() + y.sum(), dynamic=None)
+    for first, second in ((2, 2), (3, 3), (9, 9), (4, 6), (6, 4)):
+        x, y = torch.rand(first), torch.rand(second)
+        torch.testing.assert_close(compiled(x, y), x.sum() + y.sum())
+    assert len(count) == 3
+
+
+def test_a_dynamic_call_without_sizes_is_compiled_once():
+    compiled, count = counted(lambda x: x * 2, dynamic=True)
+    for _ in range(3):
+        compiled(torch.tensor(1.0))
+    assert len(count) == 1

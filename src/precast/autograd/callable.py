@@ -19,6 +19,7 @@ import torch
 from precast.autograd.ambient import in_ambient
 from precast.autograd.call_key import PlainTensors, ambient_key, dynamic_key, static_key, what_changes
 from precast.autograd.call_parts import Gradients
+from precast.autograd.changing_sizes import SizeRoots, SizesMet, all_sizes
 from precast.autograd.compiled_variant import CompiledVariant
 from precast.autograd.compilers_in_use import CompilersInUse, get_ready
 from precast.autograd.graph_names import is_compiler_running, new_compilation
@@ -56,8 +57,8 @@ class _Repeated(NamedTuple):
 class AotCallable:
     """``function``, compiled; calls like it, and gives its results, effects and gradients.
 
-    ``dynamic`` says whether sizes are symbols; ``None`` makes them so from the second size on. The first
-    ``leading_state`` inputs live on between calls.
+    ``dynamic`` says whether sizes are symbols; ``None`` makes those so that change. The first ``leading_state`` inputs
+    live on between calls.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class AotCallable:
         self._variants: OrderedDict[Any, list[CompiledVariant]] = OrderedDict()
         self._latest: CompiledVariant | None = None
         self._repeated: _Repeated | None = None
-        self._sizes_met: set[Any] = set()
+        self._sizes_met = SizesMet()
         self._slots: ModuleSlots | None = None
         self._holds_state: bool = getattr(compilers.inference, "holds_state", False)
         self._held: list[torch.Tensor] = []
@@ -152,14 +153,14 @@ class AotCallable:
             if (found := self._find(values, circumstances)) is not None:
                 return found
             assert self._slots is not None, "state is read before anything is compiled"
-            dynamic = self._is_dynamic(values, circumstances)
+            roots = self._size_roots(values, circumstances)
             started = time.perf_counter()
             with new_compilation(self._order) as compilation:
                 job = Job(self._compilers, compilation, self._second_order, tuple(range(self._leading_state)))
-                variant = self._restored_or_compiled(args, kwargs, values, circumstances, job, dynamic=dynamic)
+                variant = self._restored_or_compiled(args, kwargs, values, circumstances, job, roots)
             seconds = time.perf_counter() - started
             _log.log(self._log_level, "compiled %s as %s in %.2f s", self._name, compilation.graph_name("*"), seconds)
-            key = (*circumstances, dynamic_key(values) if dynamic else static_key(values))
+            key = (*circumstances, dynamic_key(values) if self._dynamic or roots else static_key(values))
             self._variants[key] = [*self._variants.get(key, ()), variant]
             self._bound()
             return variant
@@ -171,12 +172,11 @@ class AotCallable:
         values: Sequence[Any],
         circumstances: tuple[Any, ...],
         job: Job,
-        *,
-        dynamic: bool,
+        roots: SizeRoots,
     ) -> CompiledVariant:
         assert self._slots is not None, "state is read before anything is compiled"
         slots = self._slots
-        may_start_warm = not dynamic and not self._order and not self._leading_state
+        may_start_warm = not roots and not self._order and not self._leading_state
         start = warm_start(self._function, values, circumstances, self._compilers) if may_start_warm else None
         if start is not None:
             later = second_order_later(self._function, args, kwargs, slots, self._second_order)
@@ -188,18 +188,17 @@ class AotCallable:
         from precast.autograd.variant_compilation import compile_call
 
         with nullcontext() if start is None else start.watching():
-            variant, parts = compile_call(self._function, args, kwargs, slots, job, dynamic=dynamic)
+            variant, parts = compile_call(self._function, args, kwargs, slots, job, roots)
         if start is not None:
             start.keep(variant, parts)
         return variant
 
-    def _is_dynamic(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> bool:
-        if self._dynamic is not None:
-            return self._dynamic
-        key = (*circumstances, dynamic_key(values))
-        met_before = key in self._sizes_met
-        self._sizes_met.add(key)
-        return met_before
+    def _size_roots(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> SizeRoots:
+        assert self._slots is not None, "state is read before anything is compiled"
+        leaves = values[len(self._slots) :]
+        if self._dynamic is None:
+            return self._sizes_met.changing((*circumstances, dynamic_key(values)), leaves)
+        return all_sizes(leaves) if self._dynamic else {}
 
     def _second_order(self, function: FlatFunction, facts: BoundaryFacts) -> Gradients:
         """Gradients of a compiled call as a compiled function in turn, made when a caller first differentiates them."""

@@ -13,12 +13,13 @@ import torch
 from precast.autograd.boundary import FlatCall
 from precast.autograd.call_key import static_key
 from precast.autograd.call_parts import CallParts
+from precast.autograd.changing_sizes import SizeRoots
 from precast.autograd.compiled_variant import CompiledVariant, Home, OutputPlan, Overlap
 from precast.autograd.job import Job
 from precast.autograd.size_guards import size_check
 from precast.autograd.state_slots import ModuleSlots, captured_homes
 from precast.autograd.variant import compile_variant
-from precast.capture.prepare import FlatCallable, PreparedCall, leaf_size, prepare
+from precast.capture.prepare import FlatCallable, PreparedCall, prepare
 from precast.functionalize import analyze
 from precast.ir.boundary import BoundaryFacts
 from precast.tracing.fake_inputs import FakeInputs
@@ -47,10 +48,10 @@ class AnalyzedCall:
 
 
 def analyze_call(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], slots: ModuleSlots, *, dynamic: bool
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], slots: ModuleSlots, roots: SizeRoots
 ) -> AnalyzedCall:
     """Find out all that a trace needs to know. Must run inside a ``tracing_session``."""
-    prepared = prepare(function, args, kwargs, automatic_sizes=dynamic)
+    prepared = prepare(function, args, kwargs, size_roots=roots)
     values = [*(item.tensor for item in prepared.state), *prepared.call.leaves]
     places = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
     outputs = OutputPlan()
@@ -69,12 +70,11 @@ def compile_call(
     kwargs: Mapping[str, Any],
     slots: ModuleSlots,
     job: Job,
-    *,
-    dynamic: bool,
+    roots: SizeRoots,
 ) -> tuple[CompiledVariant, CallParts | None]:
     """Compile what one call needs; also gives of what its call is made, unless inputs are merged before it."""
     with tracing_session():
-        analyzed = analyze_call(function, args, kwargs, slots, dynamic=dynamic)
+        analyzed = analyze_call(function, args, kwargs, slots, roots)
         prepared = analyzed.prepared
         overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated)
         static_inputs = tuple(range(len(slots) or len(job.static_inputs)))
@@ -88,7 +88,7 @@ def compile_call(
         state_count=len(slots),
         captured=analyzed.captured,
         captured_key=static_key([read() for read in analyzed.captured]),
-        sizes=size_check(prepared.fakes.sizes(), _size_homes(prepared, len(slots))) if dynamic else None,
+        sizes=size_check(prepared.fakes.sizes(), _expected_sizes(prepared, len(slots), roots)) if roots else None,
         overlap=overlap,
         outputs=analyzed.outputs,
     )
@@ -152,10 +152,9 @@ def _places_without_captured(places: Sequence[int], state_count: int, captured_c
     return (*before, *after)
 
 
-def _size_homes(prepared: PreparedCall, state_count: int) -> dict[str, tuple[int, int]]:
+def _expected_sizes(prepared: PreparedCall, state_count: int, roots: SizeRoots) -> dict[int, list[int | str]]:
     return {
-        leaf_size(number, dimension): (state_count + number, dimension)
+        state_count + number: [roots.get((number, dimension), size) for dimension, size in enumerate(leaf.shape)]
         for number, leaf in enumerate(prepared.call.leaves)
         if isinstance(leaf, torch.Tensor)
-        for dimension in range(leaf.dim())
     }

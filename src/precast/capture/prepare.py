@@ -122,19 +122,19 @@ def prepare(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
-    automatic_sizes: bool = False,
+    size_roots: Mapping[tuple[int, int], str] | None = None,
 ) -> PreparedCall:
     """Flatten the call, find its state, make fake inputs. Must run inside a ``tracing_session``.
 
-    ``automatic_sizes`` makes every size of an argument symbolic that is neither 0 nor 1, as ``leaf_size`` names it.
+    ``size_roots`` names the symbols of sizes by leaf and dimension, in place of ``dynamic_shapes``.
     """
     call = flatten_call(function, args, kwargs)
     roots = root_modules(function)
     state = module_state(roots)
     check_tensors(call, state)
     fakes = FakeInputs()
-    if automatic_sizes:
-        fake_leaves = [_automatic_fake(fakes, i, leaf) for i, leaf in enumerate(call.leaves)]
+    if size_roots is not None:
+        fake_leaves = [_fake_of_roots(fakes, i, leaf, size_roots) for i, leaf in enumerate(call.leaves)]
     else:
         dims = normalize_dynamic_shapes(function, opened(args), opened(dict(kwargs or {})), dynamic_shapes)
         fake_leaves = [_fake_leaf(fakes, leaf, dim) for leaf, dim in zip(call.leaves, dims, strict=True)]
@@ -170,18 +170,12 @@ def prepare(
     )
 
 
-def leaf_size(leaf: int, dimension: int) -> str:
-    """What the symbol of an automatic size is called."""
-    return f"leaf{leaf}.shape[{dimension}]"
-
-
-def _automatic_fake(fakes: FakeInputs, number: int, leaf: Any) -> Any:
+def _fake_of_roots(fakes: FakeInputs, number: int, leaf: Any, roots: Mapping[tuple[int, int], str]) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     plan: list[DimensionPlan] = [None] * leaf.dim()
     for dimension, size in enumerate(leaf.shape):
-        if size >= 2:
-            name = leaf_size(number, dimension)
+        if (name := roots.get((number, dimension))) is not None:
             fakes.declare(name, example=size, seen_at=name)
             plan[dimension] = DynamicSize(name)
     return fakes.fake(leaf, plan)

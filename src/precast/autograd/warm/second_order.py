@@ -39,7 +39,7 @@ def second_order_later(
                 given[place] = value
             again, keywords = pytree.tree_unflatten(given, tree)
             with ambient(), torch.set_grad_enabled(grad_mode), tracing_session():
-                analyzed = analyze_call(function, again, keywords, slots, dynamic=False)
+                analyzed = analyze_call(function, again, keywords, slots, {})
                 made.append(second_order(analyzed.flat, analyzed.facts))
         return made[0](values)
 
