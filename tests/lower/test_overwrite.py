@@ -36,6 +36,20 @@ def test_the_memory_of_a_result_is_used_on_the_way_to_it():
     assert planned(lambda x: (x @ x).sin()) == 0
 
 
+def test_what_a_kernel_makes_of_its_rows_lies_where_its_result_is_going_to():
+    assert planned(lambda x: x.softmax(1)) == 0
+    assert planned(lambda x: (x @ x).softmax(1)) == ONE
+
+
+def test_what_a_kernel_makes_and_reads_after_its_result_is_kept_apart():
+    def function(x):
+        powers = (x - x.amax(1, keepdim=True)).exp()
+        return powers / powers.sum(1, keepdim=True), (powers * x).sum(1)
+
+    results = interpret(fuse(lowered(function, X)), [X])
+    torch.testing.assert_close(tuple(results), function(X))
+
+
 @pytest.mark.parametrize(
     "function",
     [

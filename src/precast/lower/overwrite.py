@@ -10,7 +10,8 @@ After::
     result = matmul(…)
     for i0, i1:  result[i0, i1] = sin(result[i0, i1])
 
-It is one buffer then, and not two at one place: a kernel's pointers are promised not to overlap.
+It is one buffer then, and not two at one place: a kernel's pointers are promised not to overlap. Likewise for what a
+kernel makes for itself, row by row: the powers of a softmax lie where its result is going to.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ def overwrite_dying(program: LoopProgram) -> LoopProgram:
     for number, step in enumerate(program.steps):
         if not isinstance(step, Kernel) or not (len(step.body) == 1 and isinstance(step.body[0], Loop)):
             continue
-        dying = [each for each in step.read if each in free and last[each] == number and first[each] < number]
+        dying = [each for each in step.read if each in free and last[each] == number]
+        # What was made here first: it lies between what was made before and the result, and both may get its place.
+        dying.sort(key=lambda each: first[each] < number)
         for target in step.written:
             is_new = first[target] == number and target not in program.inputs
-            source = next((each for each in dying if may_overwrite(step, each, target)), None) if is_new else None
+            source = next((each for each in dying if _may_become(step, each, target)), None) if is_new else None
             if source is not None:
                 dying.remove(source)
                 taken[source] = target
@@ -61,11 +64,38 @@ def _first_and_last_uses(program: LoopProgram) -> tuple[dict[Buffer, int], dict[
     return first, last
 
 
+def _may_become(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
+    """As `may_overwrite`, for a `source` that the kernel may have made itself."""
+    if source not in kernel.written:
+        return may_overwrite(kernel, source, target)
+    return _is_made_before(kernel, source, target) and _is_read_when_written(kernel, source, target)
+
+
+def _is_made_before(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
+    """Whether an iteration of the outermost loop makes its part of `source` where it makes that of `target` later."""
+    (loop,) = kernel.body
+    assert isinstance(loop, Loop), "kernels of one loop are looked at"
+    made, written = ([store for store in stores_of(kernel.body) if store.buffer == each] for each in (source, target))
+    if len(made) != 1 or len(written) != 1 or not made[0].is_plain or len(source.shape) != len(target.shape):
+        return False
+    first, second = (
+        next(number for number, part in enumerate(loop.body) if store in stores_of((part,)))
+        for store in (made[0], written[0])
+    )
+    own = _subscripts_of(loop.variables, written[0])
+    is_own = bool(own) and own == _subscripts_of(loop.variables, made[0])
+    return first < second and is_own and all(made[0].indices[dim] == written[0].indices[dim] for dim in own or ())
+
+
 def may_overwrite(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
     """Whether every element of `source` has been read when that of `target` is written, in whatever order loops run."""
+    return source not in kernel.written and _is_read_when_written(kernel, source, target)
+
+
+def _is_read_when_written(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
     alike = (source.dtype, source.shape, source.strides) == (target.dtype, target.shape, target.strides)
     stores = [store for store in stores_of(kernel.body) if store.buffer == target]
-    if not alike or source in kernel.written or len(stores) != 1 or not stores[0].is_plain:
+    if not alike or len(stores) != 1 or not stores[0].is_plain:
         return False
     place = next(number for number, part in enumerate(kernel.body) if stores[0] in stores_of((part,)))
     if any(load.buffer == source for load in loads_of(kernel.body[place + 1 :])):
