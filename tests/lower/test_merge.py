@@ -37,6 +37,31 @@ def test_a_kernel_that_takes_in_twice_as_many_is_not_rebuilt_for_each(monkeypatc
     assert counts[1] <= 2.2 * counts[0]
 
 
+def backward_chain(length):
+    """Sums that each take one more in: a kernel that has grown is merged with a small one before it."""
+
+    def function(x, w):
+        parts = [(x @ w[step]).sin() for step in range(length)]
+        total = parts[-1]
+        for part in reversed(parts[:-1]):
+            total = total + part.exp()
+        return *parts, total
+
+    return remove_dead(inline_producers(lowered(function, torch.randn(4, 4), torch.randn(length, 4, 4))))
+
+
+def test_a_small_kernel_that_a_grown_one_joins_is_what_is_rebuilt(monkeypatch):
+    rebuilt, rebuild = [], scalars._with_operands
+    monkeypatch.setattr(scalars, "_with_operands", lambda *both: rebuilt.append(1) or rebuild(*both))
+    counts = []
+    for length in (10, 20):
+        program = backward_chain(length)
+        rebuilt.clear()
+        merge_kernels(program)
+        counts.append(len(rebuilt))
+    assert counts[1] <= 2.2 * counts[0]
+
+
 def test_what_statements_share_is_visited_once(monkeypatch):
     shared = scalars.Constant(1.0, "f64")
     for _ in range(5):

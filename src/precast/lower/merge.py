@@ -128,8 +128,10 @@ def _merge_into_earlier(kernel: Kernel, order: _Order, refused: set[tuple[Kernel
 
 
 def _merged(first: Kernel, second: Kernel) -> Kernel | None:
-    body = first.body
-    for statement in _renamed_apart(second, first):
+    # Whichever is smaller is rebuilt: in the end, all variables get other names.
+    is_first_smaller = len(first.read) < len(second.read)
+    body = _renamed_apart(first, second) if is_first_smaller else first.body
+    for statement in second.body if is_first_smaller else _renamed_apart(second, first):
         if isinstance(statement, Loop):
             joined = _join_loop(body, statement)
             if joined is None:
@@ -191,14 +193,20 @@ def _merge_loops(first: Loop, second: Loop) -> Loop | None:
     has_accumulators = first.accumulators or second.accumulators
     if length == 0 or (has_accumulators and not length == len(first.variables) == len(second.variables)):
         return None
-    left = _peel(first, length)
-    names = dict(zip(second.variables[:length], first.variables[:length], strict=True))
-    right = rename_variables(_peel(second, length).body, names)
+    left, right = _with_common_variables(_peel(first, length), _peel(second, length))
     body = left.body
-    for statement in right:
+    for statement in right.body:
         joined = _join_loop(body, statement) if isinstance(statement, Loop) else None
         body = (*body, statement) if joined is None else joined
     return Loop(left.variables, body, first.accumulators + second.accumulators)
+
+
+def _with_common_variables(first: Loop, second: Loop) -> tuple[Loop, Loop]:
+    """Two loops of one range over the same variables; the smaller is rebuilt."""
+    smaller, larger = (first, second) if len(first.loads) < len(second.loads) else (second, first)
+    (renamed,) = rename_variables((smaller,), dict(zip(smaller.variables, larger.variables, strict=True)))
+    assert isinstance(renamed, Loop)
+    return (renamed, larger) if smaller is first else (larger, renamed)
 
 
 def _stays_along_memory(loop: Loop, aligned: Loop, length: int) -> bool:
