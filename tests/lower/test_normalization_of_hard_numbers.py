@@ -44,6 +44,12 @@ CASES = {
     **{f"group_last_{kind}": (by_group, [images(rows, memory_format=LAST)]) for kind, rows in ROW_KINDS.items()},
     **{f"batch_{kind}": (by_batch, [images(rows)]) for kind, rows in ROW_KINDS.items()},
     **{f"batch_last_{kind}": (by_batch, [images(rows, memory_format=LAST)]) for kind, rows in ROW_KINDS.items()},
+    **{
+        f"moved_{name}_{kind}": (lambda x, norm=norm: norm(x + 0.3), [shaped(ROW_KINDS[kind]).bfloat16()])
+        for kind in EQUAL
+        for name, norm, shaped in (
+            ("layer", by_layer, lambda rows: rows), ("group", by_group, images), ("batch", by_batch, images))
+    },
     "running": (
         lambda x, m, v: torch.ops.aten._native_batch_norm_legit_functional(x, None, None, m, v, True, 1.0, 1e-5)[3:],
         [images(1e-4 * floats(ROWS, WIDTH)), torch.zeros(8), torch.ones(8)]),

@@ -4,7 +4,8 @@ Before: ``y = bf16(exp(f32(add := bf16(f32(a) + f32(b)))))``
 After:  ``y = bf16(exp(add := f32(a) + f32(b)))``
 
 One rounding less, so results are nearer to the truth than eager's. Roundings stay that the user's program asks for, and
-those in front of operations that jump: whether two rounded numbers are equal is a matter of their rounding. float16
+those in front of operations that jump: whether two rounded numbers are equal is a matter of their rounding. So they do
+in front of differences: a mean may be one of rounded numbers, and of equal numbers nothing else is to be left. float16
 stays as it is: its range is smaller, and a number that overflows must do so.
 """
 
@@ -17,7 +18,7 @@ from precast.ir.loops.scalars import Apply, Cast, Named, Scalar
 
 SMOOTH = frozenset({
     "abs", "add", "cos", "div", "erf", "erfc", "exp", "expm1", "log", "log1p", "maximum", "minimum", "mul", "neg",
-    "pow", "rsqrt", "sigmoid", "sin", "sqrt", "sub", "tanh", "where",
+    "pow", "rsqrt", "sigmoid", "sin", "sqrt", "tanh", "where",
 })  # fmt: skip
 """Operations whose results change little when their arguments do."""
 
