@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from precast.ir.opened_objects import PLAIN_TYPES, attributes, is_object, object_parts, set_attributes
+from precast.ir.opened_objects import PLAIN_TYPES, attributes, is_object, is_value, object_parts, set_attributes
 
 _SEQUENCES = (list, deque)
 _MAPPINGS = (dict, OrderedDict, defaultdict)
@@ -38,7 +38,7 @@ def argument_containers(value: Any) -> Iterator[Any]:
     if not is_namedtuple and kind is not tuple and (kind in (*_SEQUENCES, *_MAPPINGS) or _has_attributes_only(value)):
         yield value
     for child in children:
-        if not isinstance(child, PLAIN_TYPES):
+        if not is_value(child):
             yield from argument_containers(child)
 
 

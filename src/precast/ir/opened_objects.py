@@ -30,7 +30,8 @@ _NEVER_OPENED = (
 _COUNTERS = frozenset({"cumulative_length", "cumulative_length_int", "_seen_tokens"})
 """Numbers that caches count up at every call. They travel as sizes of empty tensors, since sizes may be dynamic."""
 
-_USUAL_LEAVES = {torch.Tensor, bool, int, float, str, type(None)}
+_VALUES = (torch.Tensor, *PLAIN_TYPES)
+_USUAL_LEAVES = {torch.Tensor, bool, int, float, str, type(None), torch.dtype, torch.device}
 
 IsLeaf = Callable[[Any], bool]
 Context = tuple[Any, ...]
@@ -133,11 +134,16 @@ def object_parts(value: Any, is_leaf: IsLeaf | None = None) -> tuple[dict[str, A
 
 
 def _is_tree_of_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
-    if isinstance(value, (torch.Tensor, *PLAIN_TYPES)):
+    if is_value(value):
         return True
     leaves = pytree.tree_leaves(value, is_leaf=is_leaf)
-    known = (torch.Tensor, *PLAIN_TYPES)
-    return all(isinstance(leaf, known) or (is_leaf and is_leaf(leaf)) or is_object(leaf) for leaf in leaves)
+    return all(is_value(leaf) or (is_leaf and is_leaf(leaf)) or is_object(leaf) for leaf in leaves)
+
+
+def is_value(value: Any) -> bool:
+    """Whether it is a tensor or a plain value."""
+    # The second question takes ten times as long, and every call asks about every attribute.
+    return type(value) in _USUAL_LEAVES or isinstance(value, _VALUES)
 
 
 def set_attributes(value: Any, new: dict[str, Any]) -> None:
@@ -156,9 +162,7 @@ def _flatten(node: Opened) -> tuple[list[Any], Context]:
 def _child(name: str, part: Any, is_leaf: IsLeaf | None) -> Any:
     if name in _COUNTERS and isinstance(part, (int, torch.SymInt)):
         return torch.empty((part, 0))
-    if isinstance(part, (torch.Tensor, *PLAIN_TYPES)):
-        return part
-    return opened(part, is_leaf)
+    return part if is_value(part) else opened(part, is_leaf)
 
 
 def _flatten_with_keys(node: Opened) -> tuple[list[tuple[Any, Any]], Context]:
