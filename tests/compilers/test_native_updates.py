@@ -352,3 +352,48 @@ def test_torch_compile_hands_over_updates():
     compiled = torch.compile(lambda x: x.add_(1).sum(), backend="precast")
     assert compiled(x).item() == 8
     assert compiled(x).item() == 16
+
+
+CACHE = randn(3, 16, 8)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda cache, new, index: cache[:, 5].copy_(new[:, 0]) * 2,
+        lambda cache, new, index: cache[:, 2:5].copy_(new) * 2,
+        lambda cache, new, index: cache[:, 2:10:3].copy_(new) * 2,
+        lambda cache, new, index: cache[1, 3].add_(new[0, 0]) * 2,
+        lambda cache, new, index: cache.index_copy_(1, index, new).sum(-1),
+        lambda cache, new, index: (cache @ new.transpose(1, 2)).sum() * cache[:, 5:6].add_(1).sum(),
+        lambda cache, new, index: cache.index_add_(1, index % 2, new) * 1,
+        lambda cache, new, index: cache.masked_fill_(cache > 0, 1.0) * 2,
+        lambda cache, new, index: cache.view(-1)[7:11].zero_() + 1,
+        lambda cache, new, index: cache.tril_().sum(),
+    ],
+    ids=["select", "slice", "steps", "nested", "index", "read before", "repeated", "mask", "viewed", "triangle"],
+)
+def test_a_part_that_is_written(function):
+    check(function, CACHE, randn(3, 3, 8), torch.tensor([7, 2, 1]))
+
+
+def test_an_index_that_is_out_of_bounds_changes_nothing():
+    def function(cache, index, new):
+        cache[:, index] = new
+
+    compiled, cache = precast.compile(function), torch.zeros(3, 16, 8)
+    compiled(cache, torch.tensor([1, -2]), torch.ones(3, 2, 8))
+    assert cache.sum() == 48
+    with pytest.raises(IndexError):
+        compiled(cache, torch.tensor([3, 16]), torch.ones(3, 2, 8))
+    assert cache.sum() == 48
+
+
+def test_elements_that_are_written_from_others_of_the_same_tensor():
+    def function(cache, index):
+        cache[:, index] = cache[:, index + 1]
+
+    ours, theirs = CACHE.clone(), CACHE.clone()
+    precast.compile(function)(ours, torch.tensor([4, 5, 6]))
+    function(theirs, torch.tensor([4, 5, 6]))
+    torch.testing.assert_close(ours, theirs)

@@ -112,7 +112,7 @@ def _is_alike(first: Buffer, second: Buffer) -> bool:
 
 
 @dataclass(frozen=True)
-class Copy:
+class _Copy:
     source: Buffer
     target: Buffer
 
@@ -123,7 +123,7 @@ def write_in_place(program: LoopProgram) -> LoopProgram:
     made_by_calls = {each for step in program.steps if isinstance(step, LibraryCall) for each in written_by(step)}
     targets: dict[Buffer, Buffer] = {}
     for step in program.steps:
-        copy = copy_in(step) if isinstance(step, Kernel) else None
+        copy = _copy_in(step) if isinstance(step, Kernel) else None
         if copy is not None and readers[copy.source] == 1 and copy.source in temporaries & made_by_calls:
             targets[copy.source] = copy.target
     if not targets:
@@ -132,7 +132,7 @@ def write_in_place(program: LoopProgram) -> LoopProgram:
     return with_steps(program, [step for step in steps if step is not None])
 
 
-def copy_in(kernel: Kernel) -> Copy | None:
+def _copy_in(kernel: Kernel) -> _Copy | None:
     """The copy that a kernel begins with, if its source is read nowhere else in it."""
     first = kernel.body[:1]
     definition = definition_of(replace(kernel, body=first))
@@ -141,14 +141,16 @@ def copy_in(kernel: Kernel) -> Copy | None:
     source = _whole_load(definition.value, replace(kernel, body=first))
     if source is None or not _is_alike(source, definition.buffer):
         return None
-    return None if any(load.buffer == source for load in loads_of(kernel.body[1:])) else Copy(source, definition.buffer)
+    return (
+        None if any(load.buffer == source for load in loads_of(kernel.body[1:])) else _Copy(source, definition.buffer)
+    )
 
 
 def _redirected(step: Step, targets: dict[Buffer, Buffer]) -> Step | None:
     if isinstance(step, LibraryCall):
         views = tuple(replace(view, buffer=targets.get(view.buffer, view.buffer)) for view in step.outputs)
         return step if views == step.outputs else replace(step, outputs=views)
-    copy = copy_in(step) if isinstance(step, Kernel) else None
+    copy = _copy_in(step) if isinstance(step, Kernel) else None
     if copy is None or targets.get(copy.source) != copy.target or not isinstance(step, Kernel):
         return step
     return replace(step, body=step.body[1:]) if len(step.body) > 1 else None

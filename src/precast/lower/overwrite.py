@@ -109,7 +109,7 @@ def _is_read_when_written(kernel: Kernel, source: Buffer, target: Buffer) -> boo
 def _is_read_before(source: Buffer, store: Store, outer: tuple[Variable, ...], body: tuple[Statement, ...]) -> bool:
     """The same for the body of a kernel's outermost loop, whose iterations may run side by side."""
     place = next(number for number, part in enumerate(body) if store in stores_of((part,)))
-    own = _subscripts_of(outer, store)
+    own, earlier = _subscripts_of(outer, store), _just_before(body, store)
     before, beside, after = (
         [load for load in loads_of(part) if load.buffer == source]
         for part in (body[:place], (body[place],), body[place + 1 :])
@@ -117,11 +117,19 @@ def _is_read_before(source: Buffer, store: Store, outer: tuple[Variable, ...], b
     return (
         not after
         and all(load.indices == store.indices for load in beside)
-        and all(part is store for part in _readers(body[place], source))
+        and all(part is store or part in earlier for part in _readers(body[place], source))
         # Earlier loops may read all that this iteration, and no other, is going to write.
         and (not before or own is not None)
         and all(load.indices[dim] == store.indices[dim] for load in before for dim in own or ())
     )
+
+
+def _just_before(body: tuple[Statement, ...], store: Store) -> tuple[Statement, ...]:
+    """The statements that run before the store in each iteration of the innermost loop around it."""
+    if store in body:
+        return body[: body.index(store)]
+    inner = (part for part in body if isinstance(part, Loop) and store in stores_of((part,)))
+    return _just_before(next(inner).body, store)
 
 
 def _subscripts_of(outer: tuple[Variable, ...], store: Store) -> list[int] | None:

@@ -35,9 +35,11 @@ from precast.ir.loops.program import (
     written_by,
 )
 from precast.ir.loops.rewriting import with_buffers
+from precast.ir.loops.scalars import Load
 from precast.lower.builder import is_dense
-from precast.lower.coalesce import copy_in
+from precast.lower.inline import strip_names
 from precast.lower.overwrite import may_overwrite
+from precast.lower.partial_updates import changes_alone
 
 
 def update_inputs(program: LoopProgram) -> LoopProgram:
@@ -113,22 +115,36 @@ def _in_place(step: Step, update: InputUpdate) -> Step | None:
         return with_buffers(step, names)
     if update.input in step.written:
         return None
-    copied = copy_in(step)
-    if copied is not None and (copied.source, copied.target) == (update.input, update.result) and len(step.body) > 1:
+    if _copies_first(step.body, update) and not any(load.buffer == update.input for load in loads_of(step.body[1:])):
         return with_buffers(replace(step, body=step.body[1:]), names)
-    step = _read_before_written(step, update)
-    return with_buffers(step, names) if may_overwrite(step, update.input, update.result) else None
+    for kernel in (changes_alone(step, update), step):
+        kernel = _read_before_written(kernel, update)
+        if update.input not in kernel.read or may_overwrite(kernel, update.input, update.result):
+            return with_buffers(kernel, names)
+    return None
+
+
+def _copies_first(body: tuple[Statement, ...], update: InputUpdate) -> bool:
+    """Whether this begins with a copy of elements of the old value, and goes on: what is then written changes some."""
+    match body:
+        case (Loop(_, (Store(buffer, indices, value, None, None),), ()), _, *_):
+            load = strip_names(value)
+            is_old = isinstance(load, Load) and (load.buffer, load.indices, load.guard) == (update.input, indices, None)
+            return buffer == update.result and is_old
+    return False
 
 
 def _read_before_written(kernel: Kernel, update: InputUpdate) -> Kernel:
     """The kernel with the store of the result after those that read the old value, where nothing keeps it from that."""
     body = _store_last(kernel.body, update)
-    loops = [replace(each, body=_store_last(each.body, update)) if isinstance(each, Loop) else each for each in body]
-    return replace(kernel, body=tuple(loops))
+    return replace(kernel, body=body)
 
 
 def _store_last(body: tuple[Statement, ...], update: InputUpdate) -> tuple[Statement, ...]:
-    """The statements with the store of the result below all that read the old value."""
+    """The statements with the store of the result below all that read the old value, in loops inside too."""
+    body = tuple(
+        replace(each, body=_store_last(each.body, update)) if isinstance(each, Loop) else each for each in body
+    )
     place = next((i for i, each in enumerate(body) if isinstance(each, Store) and each.buffer == update.result), None)
     if place is None:
         return body
