@@ -16,8 +16,9 @@ Views always go in. A computation goes in where it has one reader that reads eac
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from precast.ir.loops.buffers import Buffer, View, whole
 from precast.ir.loops.index import Atom, Index, Variable, atom, coefficient_of, constant, product, substitute
@@ -72,12 +73,12 @@ class Definition:
         }
         return substitute_scalar(self.value, bindings)
 
-    @property
+    @cached_property
     def is_view(self) -> bool:
         value = strip_names(self.value)
         return isinstance(value, Load | Constant | IndexValue) and not _is_computed(value)
 
-    @property
+    @cached_property
     def is_cheap(self) -> bool:
         parts = list(walk(self.value))
         operations = [part.operation for part in parts if isinstance(part, Apply)]
@@ -148,8 +149,11 @@ def _only_variable(index: Index) -> Variable | None:
 
 
 def _inline_into_kernel(kernel: Kernel, definitions: dict[Buffer, Definition], readers: Counter[Buffer]) -> Kernel:
-    loads = [load for load in loads_of(kernel.body) if load.buffer in definitions]
-    if not loads:
+    places = defaultdict[Buffer, set[tuple[Index, ...]]](set)
+    for load in loads_of(kernel.body):
+        if load.buffer in definitions:
+            places[load.buffer].add(load.indices)
+    if not places:
         return kernel
     origins = list(kernel.origins)
     memo: dict[int, Scalar] = {}
@@ -160,7 +164,7 @@ def _inline_into_kernel(kernel: Kernel, definitions: dict[Buffer, Definition], r
             if not isinstance(value, Load) or value.buffer not in definitions:
                 return value
             definition = definitions[value.buffer]
-            if not _pays(definition, readers[value.buffer], loads, active):
+            if not _pays(definition, readers[value.buffer], len(places[value.buffer]), active):
                 return value
             key = value.buffer, value.indices
             if value.guard is not None or key not in taken:
@@ -202,12 +206,12 @@ def _guarded(value: Scalar, guard: Scalar) -> Scalar:
     return Apply("where", (guard, guarded, Constant(0, value.dtype)), value.dtype)
 
 
-def _pays(definition: Definition, readers: int, loads: list[Load], active: tuple[Variable, ...]) -> bool:
+def _pays(definition: Definition, readers: int, places: int, active: tuple[Variable, ...]) -> bool:
+    """Whether to compute what `readers` kernels read, this one at so many different places, where it is read."""
     if definition.is_view or definition.is_cheap:
         return True
-    places = {load.indices for load in loads if load.buffer == definition.buffer}
     iterations = product(variable.extent for variable in active)
-    return readers == 1 and len(places) == 1 and iterations == product(definition.buffer.shape)
+    return readers == 1 and places == 1 and iterations == product(definition.buffer.shape)
 
 
 def _view_definition(kernel: Kernel, views: dict[Buffer, Definition]) -> Definition | None:
