@@ -6,6 +6,7 @@ import random
 import sys
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from os import getenv
 from time import perf_counter
 from types import SimpleNamespace
@@ -63,6 +64,20 @@ def through_helper(x):
     return helper(x).sin()
 
 
+@dataclass
+class Record:
+    total: torch.Tensor
+    count: int
+    kind: torch.dtype | None = None
+
+
+def recorded(x, record, seen):
+    record.total = record.total + x
+    record.count += 1
+    seen.append(x * 2)
+    return record, Record(x * 2, 0, x.dtype)
+
+
 class Scale(torch.nn.Module):
     powers = (2,)
 
@@ -98,6 +113,17 @@ def test_a_second_start_does_not_trace(start):
     net = Net()
     assert start(net, ones())
     assert not start(net, ones())
+
+
+def test_a_second_start_changes_the_callers_containers(options):
+    for is_first in (True, False):
+        compiler, record, seen = StandAloneCompiler(options), Record(ones(), 1), []
+        result = aot_function(recorded, compiler)(ones(), record, seen)
+        assert bool(compiler.compiled) is is_first
+        assert (result[0] is record, result[1].kind) == (True, torch.float32)
+        assert record.count == 2
+        for found in (record.total, *seen, result[1].total):
+            torch.testing.assert_close(found, ones() * 2)
 
 
 def test_a_module_made_alike_starts_with_what_was_compiled_for_another(start):
