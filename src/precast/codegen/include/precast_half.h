@@ -13,7 +13,7 @@ __attribute__((__simd__("notinbranch"), const, visibility("hidden"))) uint32_t p
 __attribute__((__simd__("notinbranch"), const, visibility("hidden"))) float precast_rounded(float value) noexcept;
 }
 
-namespace precast {
+namespace precast::conversions {
 
 template <class T, int count>
 struct vector_of {
@@ -34,25 +34,22 @@ inline words<count> unpacked(halves<count> bits) {
     return __builtin_convertvector(narrow, words<count>);
 }
 
-}  // namespace precast
-
-#define PRECAST_DEFINED(type, name, label, parameter)            \
+#define PRECAST_DEFINED(type, name, label, parameter)                   \
     __attribute__((used)) static type name(parameter) __asm__(label); \
     static type name(parameter)
-#define PRECAST_NARROWED(count, isa, narrow)                                                                    \
-    PRECAST_DEFINED(precast::words<count>, precast_narrowed_##isa, "_ZGV" #isa "v_precast_narrowed", precast::floats<count> x) { \
-        return precast::unpacked<count>(narrow(x));                                                             \
+#define PRECAST_NARROWED(count, isa, narrow)                                                                        \
+    PRECAST_DEFINED(words<count>, narrowed_##isa, "_ZGV" #isa "v_precast_narrowed", floats<count> values) {         \
+        return unpacked<count>(narrow(values));                                                                     \
     }
-#define PRECAST_ROUNDED(count, isa, widen, narrow)                                                              \
-    PRECAST_DEFINED(precast::floats<count>, precast_rounded_##isa, "_ZGV" #isa "v_precast_rounded", precast::floats<count> x) { \
-        return widen(narrow(x));                                                                                \
+#define PRECAST_ROUNDED(count, isa, widen, narrow)                                                                  \
+    PRECAST_DEFINED(floats<count>, rounded_##isa, "_ZGV" #isa "v_precast_rounded", floats<count> values) {          \
+        return widen(narrow(values));                                                                               \
     }
 #define PRECAST_NARROW_4(x) __builtin_ia32_vcvtps2ph(x, 4)
 #define PRECAST_NARROW_8(x) __builtin_ia32_vcvtps2ph256(x, 4)
-#define PRECAST_WIDEN_16(x) __builtin_ia32_vcvtph2ps512_mask(x, precast::floats<16>{}, -1, 4)
-#define PRECAST_NARROW_16(x) __builtin_ia32_vcvtps2ph512_mask(x, 4, precast::halves<16>{}, -1)
+#define PRECAST_WIDEN_16(x) __builtin_ia32_vcvtph2ps512_mask(x, floats<16>{}, -1, 4)
+#define PRECAST_NARROW_16(x) __builtin_ia32_vcvtps2ph512_mask(x, 4, halves<16>{}, -1)
 
-extern "C" {
 // What gives whole numbers exists for four of them where only floats have wide registers.
 PRECAST_NARROWED(4, bN4, PRECAST_NARROW_4)
 PRECAST_NARROWED(4, cN4, PRECAST_NARROW_4)
@@ -64,13 +61,14 @@ PRECAST_ROUNDED(8, dN8, __builtin_ia32_vcvtph2ps256, PRECAST_NARROW_8)
 PRECAST_NARROWED(16, eN16, PRECAST_NARROW_16)
 PRECAST_ROUNDED(16, eN16, PRECAST_WIDEN_16, PRECAST_NARROW_16)
 #endif
-PRECAST_DEFINED(uint32_t, precast_narrowed_1, "precast_narrowed", float value) {
-    return static_cast<uint16_t>(PRECAST_NARROW_4((precast::floats<4>{value}))[0]);
+PRECAST_DEFINED(uint32_t, narrowed_1, "precast_narrowed", float value) {
+    return static_cast<uint16_t>(PRECAST_NARROW_4((floats<4>{value}))[0]);
 }
-PRECAST_DEFINED(float, precast_rounded_1, "precast_rounded", float value) {
-    return __builtin_ia32_vcvtph2ps(PRECAST_NARROW_4((precast::floats<4>{value})))[0];
+PRECAST_DEFINED(float, rounded_1, "precast_rounded", float value) {
+    return __builtin_ia32_vcvtph2ps(PRECAST_NARROW_4((floats<4>{value})))[0];
 }
-}
+
+}  // namespace precast::conversions
 
 #undef PRECAST_DEFINED
 #undef PRECAST_NARROWED
