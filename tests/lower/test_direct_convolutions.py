@@ -39,6 +39,8 @@ CASES = {
     "dilated": (between(dilation=2, padding=2), operands(6, 9)),
     "oblong": (between(stride=(2, 1), padding=(0, 2), dilation=(1, 2)), operands(9, 8, kernel=(2, 3))),
     "seven_pixels": (between(), operands(1, 7, outputs=520, kernel=(1, 1))),
+    "one_pixel": (between(), operands(3, 3)),
+    "few_pixels": (between(padding=1), operands(2, 2)),
     "one_pixel_filters": (between(), operands(7, 7, outputs=520, kernel=(1, 1))),
     "one_pixel_filters_apart": (between(stride=2), operands(14, 13, outputs=520, kernel=(1, 1))),
     "many_depths": (between(padding=1), operands(4, 4, outputs=40, depth=203)),

@@ -27,7 +27,7 @@ def operands(height, width, outputs=50, depth=80, batch=1):
 CASES = {
     **{
         f"{height}_by_{width}": (between(), operands(height, width))
-        for height, width in ((7, 7), (1, 9), (8, 8), (9, 8))
+        for height, width in ((1, 1), (1, 2), (2, 3), (7, 7), (1, 9), (8, 8), (9, 8))
     },
     "batches": (between(), operands(5, 5, batch=2)),
     "relu6": (between(lambda value, _: F.relu6(value)), operands(7, 7)),

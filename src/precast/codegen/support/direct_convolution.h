@@ -81,10 +81,11 @@ private:
         return is_channels_last(y);
     }
 
-    // As measured: with more pixels than these, and with few filters, arranging filters is a small part of the work.
+    // As measured: with more pixels than these, and with few filters, arranging filters is a small part of the work. A few pixels
+    // by filters of one pixel are products by filters as they lie.
     bool pays() const {
-        constexpr int64_t fewest = 7, most = 512, many_filters = 32 << 10;
-        const int64_t pixels = pixels_of(y), filters = taps() * loops.inputs * loops.outputs;
+        constexpr int64_t most = 512, many_filters = 32 << 10;
+        const int64_t pixels = pixels_of(y), fewest = taps() == 1 ? 7 : 1, filters = taps() * loops.inputs * loops.outputs;
         return !w.is_constant && pixels >= fewest && pixels <= most && filters >= many_filters;
     }
 

@@ -39,8 +39,8 @@ private:
 
     // As measured: oneDNN takes as long to pack filters as for some 16 pixels more. Ours computes whole vectors of pixels.
     bool pays() const {
-        constexpr int64_t fewest = 7, most = 64, long_depth = 64, packing = 16;
-        if (vector_lanes != 16 || w.is_constant || x.sizes[1] < long_depth || pixels() < fewest || pixels() > most) return false;
+        constexpr int64_t most = 64, long_depth = 64, packing = 16;
+        if (vector_lanes != 16 || w.is_constant || x.sizes[1] < long_depth || pixels() > most) return false;
         return rounded_up(pixels(), vector_lanes) <= pixels() + packing;
     }
 
