@@ -42,6 +42,8 @@ CASES = {
     **{f"layer_{kind}": (by_layer, [rows]) for kind, rows in ROW_KINDS.items()},
     **{f"group_{kind}": (by_group, [images(rows)]) for kind, rows in ROW_KINDS.items()},
     **{f"group_last_{kind}": (by_group, [images(rows, memory_format=LAST)]) for kind, rows in ROW_KINDS.items()},
+    **{f"variance_{kind}": (lambda x: x.var(-1), [rows]) for kind, rows in ROW_KINDS.items()},
+    **{f"deviation_down_{kind}": (lambda x: x.std(0), [rows]) for kind, rows in ROW_KINDS.items()},
     **{f"batch_{kind}": (by_batch, [images(rows)]) for kind, rows in ROW_KINDS.items()},
     **{f"batch_last_{kind}": (by_batch, [images(rows, memory_format=LAST)]) for kind, rows in ROW_KINDS.items()},
     **{

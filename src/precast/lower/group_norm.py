@@ -14,7 +14,8 @@ from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, constant, floor_divide, product
 from precast.ir.loops.scalars import IndexValue, Load, Scalar, cast
 from precast.lower.builder import Builder, Indices, Result, math_dtype
-from precast.lower.normalization import Gradients, Normalized, as_result, average, exactly, inverse_root
+from precast.lower.normalization import Gradients, Normalized, as_result, average, inverse_root
+from precast.lower.reduction import exactly
 from precast.lower.registry import lowering
 
 aten = torch.ops.aten

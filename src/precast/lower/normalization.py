@@ -15,6 +15,7 @@ from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, constant, product
 from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, cast
 from precast.lower.builder import Builder, Indices, Result, math_dtype
+from precast.lower.reduction import exactly
 from precast.lower.registry import DECLINED, Lowered, lowering
 
 aten = torch.ops.aten
@@ -62,15 +63,6 @@ def channel_grouping(source: Buffer) -> Grouping:
 
 def _value(buffer: Buffer, at: Indices, dtype: str) -> Scalar:
     return cast(Load(buffer, at), dtype)
-
-
-def exactly(value: Scalar) -> Scalar:
-    """A term of a mean, to be added up in double precision all the way.
-
-    In single precision the mean of equal numbers is not quite that number, and the inverse spread of what is left, some
-    300 by `eps` alone, makes a visible difference of it.
-    """
-    return cast(value, "f64", is_asked=True)
 
 
 def average(total: Scalar, count: Index, dtype: str) -> Scalar:

@@ -39,6 +39,15 @@ def element_count(source: Buffer, dims: tuple[int, ...]) -> Index:
     return product(source.shape[dim] for dim in dims)
 
 
+def exactly(value: Scalar) -> Scalar:
+    """A term of a mean, to be added up in double precision all the way.
+
+    In single precision the mean of equal numbers is not quite that number, and the inverse spread of what is left, some
+    300 by `eps` alone, makes a visible difference of it.
+    """
+    return cast(value, "f64", is_asked=True)
+
+
 @lowering(aten.sum.default, aten.sum.dim_IntList)
 def sum_(builder: Builder, source: Buffer, dim: Dims = None, keepdim: bool = False, **_: object) -> Buffer:
     return builder.reduce("sum", source, reduced_dims(source, dim), accumulate=sum_dtype(builder.result.dtype))
@@ -49,9 +58,17 @@ def mean(builder: Builder, source: Buffer, dim: Dims = None, keepdim: bool = Fal
     return _mean(builder, source, reduced_dims(source, dim), builder.result)
 
 
-def _mean(builder: Builder, source: Buffer, dims: tuple[int, ...], result: Result) -> Buffer:
+def _mean(
+    builder: Builder,
+    source: Buffer,
+    dims: tuple[int, ...],
+    result: Result,
+    term: Callable[[Scalar], Scalar] = lambda x: x,
+) -> Buffer:
     count = IndexValue(element_count(source, dims), "f64")
-    return builder.reduce("sum", source, dims, accumulate="f64", finish=lambda total: total / count, result=result)
+    return builder.reduce(
+        "sum", source, dims, accumulate="f64", prepare=lambda value, _: term(value), finish=lambda total: total / count,
+        result=result)  # fmt: skip
 
 
 def _extreme_rule(kind: str) -> Rule:
@@ -92,11 +109,14 @@ def variance(
     result: Result,
     finish: Callable[[Scalar], Scalar] = lambda value: value,
 ) -> tuple[Buffer, Buffer]:
-    """Variance and mean, in two passes: a large mean takes no digits away from the squares of what is left."""
-    center = _mean(builder, source, dims, kept_result(source, dims, math_dtype(source.dtype)))
+    """Variance and mean, in two passes: a large mean takes no digits away from the squares of what is left.
+
+    In double precision, as eager: squares of small numbers are there, and the mean of equal ones is that number.
+    """
+    center = _mean(builder, source, dims, kept_result(source, dims, "f64"), exactly)
 
     def squared_distance(value: Scalar, at: Indices) -> Scalar:
-        distance = value - Load(center, broadcast_indices(center.shape, at))
+        distance = exactly(value) - Load(center, broadcast_indices(center.shape, at))
         return distance * distance
 
     def divide(total: Scalar) -> Scalar:
