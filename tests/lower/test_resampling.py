@@ -71,6 +71,8 @@ CASES |= {
     "upsample_f64": (
         lambda x: F.interpolate(x, size=(7, 3), mode="bicubic"), [floats(2, 3, 5, 4, dtype=torch.float64)]),
     "roll": (lambda x: x.roll((2, -1), (0, 1)), [floats(5, 7)]),
+    "roll_beyond_the_end": (lambda x: x.roll((9, 3), (1, 1)).exp(), [floats(5, 7)]),
+    "roll_columns_of_transposed": (lambda x: x.t().roll(-2, -1), [floats(5, 7)]),
     "roll_flat": (lambda x: x.roll(3), [floats(5, 7)]),
     "roll_zero_dim": (lambda x: x.roll(3), [floats()]),
     "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2) * 2, [floats(2, 8, 3, 5)]),

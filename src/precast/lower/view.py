@@ -260,12 +260,27 @@ def roll(builder: Builder, source: Buffer, shifts: Sequence[Size], dims: Sequenc
     moved = {dim % len(source.shape): constant(0) for dim in dims}
     for dim, shift in zip(dims, shifts, strict=True):
         moved[dim % len(source.shape)] = moved[dim % len(source.shape)] + shift
-    return builder.view(
-        source,
-        lambda at: [
+
+    def turned(at: Indices) -> list[Index]:
+        return [
             remainder(each - moved[dim], source.shape[dim]) if dim in moved else each for dim, each in enumerate(at)
-        ],
-    )
+        ]
+
+    last = len(source.shape) - 1
+    size, distance = source.shape[last].constant, moved.get(last, constant(0)).constant
+    if not size or not distance:
+        return builder.view(source, turned)
+    start = distance % size
+
+    def joined(at: Indices) -> Scalar:
+        """Two parts of each line: elements side by side stay so, which no remainder tells a compiler."""
+        outer = turned(at)[:last]
+        is_first = compare("lt", at[last], start)
+        first = Load(source, (*outer, at[last] + (size - start)), is_first)
+        second = Load(source, (*outer, at[last] - start), compare("ge", at[last], start))
+        return apply("where", is_first, first, second)
+
+    return builder.define(joined)
 
 
 @lowering(aten.as_strided.default)
