@@ -45,9 +45,11 @@ def overwrite_dying(program: LoopProgram) -> LoopProgram:
         dying = [each for each in step.read if each in free and last[each] == number]
         # What was made here first: it lies between what was made before and the result, and both may get its place.
         dying.sort(key=lambda each: first[each] < number)
-        for target in step.written:
+        made = _made_once(step.body[0]) if dying else {}
+        for target in step.written if dying else ():
             is_new = first[target] == number and target not in program.inputs
-            source = next((each for each in dying if _may_become(step, each, target)), None) if is_new else None
+            alike = [each for each in dying if _is_alike(each, target)] if is_new else []
+            source = next((each for each in alike if _may_become(step, each, target, made)), None)
             if source is not None:
                 dying.remove(source)
                 taken[source] = target
@@ -64,27 +66,36 @@ def _first_and_last_uses(program: LoopProgram) -> tuple[dict[Buffer, int], dict[
     return first, last
 
 
-def _may_become(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
+def _is_alike(source: Buffer, target: Buffer) -> bool:
+    return (source.dtype, source.shape, source.strides) == (target.dtype, target.shape, target.strides)
+
+
+def _made_once(loop: Loop) -> dict[Buffer, tuple[int, Store]]:
+    """What one store alone writes, with that store and the number of the statement in the loop that holds it."""
+    stores: dict[Buffer, list[tuple[int, Store]]] = {}
+    for number, part in enumerate(loop.body):
+        for store in part.stores:
+            stores.setdefault(store.buffer, []).append((number, store))
+    return {buffer: found[0] for buffer, found in stores.items() if len(found) == 1}
+
+
+def _may_become(kernel: Kernel, source: Buffer, target: Buffer, made: dict[Buffer, tuple[int, Store]]) -> bool:
     """As `may_overwrite`, for a `source` that the kernel may have made itself."""
     if source not in kernel.written:
         return may_overwrite(kernel, source, target)
-    return _is_made_before(kernel, source, target) and _is_read_when_written(kernel, source, target)
-
-
-def _is_made_before(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
-    """Whether an iteration of the outermost loop makes its part of `source` where it makes that of `target` later."""
     (loop,) = kernel.body
     assert isinstance(loop, Loop), "kernels of one loop are looked at"
-    made, written = ([store for store in stores_of(kernel.body) if store.buffer == each] for each in (source, target))
-    if len(made) != 1 or len(written) != 1 or not made[0].is_plain or len(source.shape) != len(target.shape):
+    is_made_before = source in made and target in made and _is_made_before(loop, *made[source], *made[target])
+    return is_made_before and _is_read_when_written(kernel, source, target)
+
+
+def _is_made_before(loop: Loop, first: int, made: Store, second: int, written: Store) -> bool:
+    """Whether an iteration of the outermost loop makes its part of one buffer where it makes that of another later."""
+    if first >= second or not made.is_plain:
         return False
-    first, second = (
-        next(number for number, part in enumerate(loop.body) if store in stores_of((part,)))
-        for store in (made[0], written[0])
-    )
-    own = _subscripts_of(loop.variables, written[0])
-    is_own = bool(own) and own == _subscripts_of(loop.variables, made[0])
-    return first < second and is_own and all(made[0].indices[dim] == written[0].indices[dim] for dim in own or ())
+    own = _subscripts_of(loop.variables, written)
+    is_own = bool(own) and own == _subscripts_of(loop.variables, made)
+    return is_own and all(made.indices[dim] == written.indices[dim] for dim in own or ())
 
 
 def may_overwrite(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
@@ -93,9 +104,8 @@ def may_overwrite(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
 
 
 def _is_read_when_written(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
-    alike = (source.dtype, source.shape, source.strides) == (target.dtype, target.shape, target.strides)
     stores = [store for store in stores_of(kernel.body) if store.buffer == target]
-    if not alike or len(stores) != 1 or not stores[0].is_plain:
+    if not _is_alike(source, target) or len(stores) != 1 or not stores[0].is_plain:
         return False
     place = next(number for number, part in enumerate(kernel.body) if stores[0] in stores_of((part,)))
     if any(load.buffer == source for load in loads_of(kernel.body[place + 1 :])):
