@@ -38,8 +38,9 @@ from tests.lower.pipeline import lowered, make_entry
 
 FLAGS = ["-fsanitize=address,undefined", "-O1", "-fno-sanitize-recover=undefined"]
 FAMILIES = (
-    test_operators, test_attention, test_bags, test_convolution, test_depthwise, test_direct_convolutions, test_epilogues,
-    test_indexing, test_normalization, test_ordering, test_pixel_products, test_pooling, test_resampling, test_special,
+    test_operators, test_attention, test_bags, test_convolution, test_depthwise, test_direct_convolutions,
+    test_epilogues, test_indexing, test_normalization, test_ordering, test_pixel_products, test_pooling,
+    test_resampling, test_special,
 )  # fmt: skip
 DYNAMIC = ("softmax", "cat", "sum_columns", "view_of_transposed", "slice", "layer_norm_by_hand", "pad")
 OTHER_SIZE = 11
