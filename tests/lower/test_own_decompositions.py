@@ -86,3 +86,12 @@ def test_unpooled_images_lie_as_the_pooled_ones(memory_format):
 def test_whole_numbers_between_two_are_eagers(ends, steps):
     ours = OWN_DECOMPOSITIONS[aten.linspace.default](*ends, steps, dtype=torch.int64)
     assert torch.equal(ours, torch.linspace(*ends, steps, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("kinds", [(True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32], ids=str)
+def test_numbers_between_two_tensors_are_eagers(kinds, dtype):
+    ends = [torch.tensor(value) if is_tensor else value for value, is_tensor in zip((4.3, -3), kinds, strict=True)]
+    overload = "_".join("Tensor" if is_tensor else "Scalar" for is_tensor in kinds)
+    ours = OWN_DECOMPOSITIONS[getattr(aten.linspace, overload)](*ends, 50, dtype=dtype)
+    torch.testing.assert_close(ours, torch.linspace(*ends, 50, dtype=dtype))

@@ -22,6 +22,7 @@ from precast.compilers.native import called_back, lower_segments, open_entries, 
 from precast.compilers.native_call import CompiledGraph
 from precast.compilers.native_random import draw_from_streams
 from precast.compilers.native_split import SplitGraph, split_graph
+from precast.compilers.native_stored import written_in_place
 from precast.errors import BuildError, LoweringError
 from precast.ir.loops.program import FallbackStep
 from precast.ops.random import random_seed
@@ -49,7 +50,8 @@ class LateGraph:
         return self._call(inputs)
 
     def use(self, compiled: Mapping[str, Entry]) -> None:
-        self._call = CompiledGraph(self.split, [compiled[entry.name] for entry in self.entries])
+        in_place = [written_in_place(entry.program) for entry in self.entries]
+        self._call = CompiledGraph(self.split, [compiled[entry.name] for entry in self.entries], in_place)
 
 
 @dataclass

@@ -76,14 +76,14 @@ class CompiledGraph:
 
     _boxed_call = True
 
-    def __init__(self, split: SplitGraph, entries: Sequence[Entry], in_place: Sequence[Sequence[int]] = ()):
+    def __init__(self, split: SplitGraph, entries: Sequence[Entry], in_place: Sequence[Sequence[int]]):
         """`in_place`: for each entry, the numbers of its segment's outputs that it writes into inputs."""
         self.split = split
         self.placeholders = placeholders_of(split.module.graph)
         self.constants = constants_of(split.module)
         self._passed_on = {node: self.constants[node] for node in _constants_outside_of_libraries(split)}
         self.initial_readers = tuple(size_readers(self.placeholders).values())
-        self.steps = tuple(_running_steps(split, zip(entries, in_place or ((),) * len(entries), strict=True)))
+        self.steps = tuple(_running_steps(split, zip(entries, in_place, strict=True)))
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         values: Values = dict(zip(self.placeholders, inputs, strict=True))

@@ -116,12 +116,16 @@ def max_unpool2d(source: Tensor, indices: Tensor, output_size: Sequence[int]) ->
     return unpooled.contiguous(memory_format=suggest_memory_format(source))
 
 
-def linspace(start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, **choices: object) -> Tensor:
+def linspace(
+    start: float | Tensor, end: float | Tensor, steps: int, *, dtype: torch.dtype | None = None, **choices: object
+) -> Tensor:
     if dtype is None or dtype.is_floating_point or dtype.is_complex or steps < 2:
+        # Between tensors, torch's own wants to know the device.
+        choices["device"] = choices.get("device") or torch.get_default_device()
         between: Tensor = _torch_linspace(start, end, steps, dtype=dtype, **choices)
         return between
     # Whole numbers begin and end at whole numbers, and steps between them are taken in double precision.
-    start, end = int(start), int(end)
+    start, end = (each.trunc().double() if isinstance(each, Tensor) else int(each) for each in (start, end))
     step, number = (end - start) / (steps - 1), torch.arange(steps, dtype=torch.float64)
     return torch.where(number < steps // 2, start + step * number, end - step * (steps - 1 - number)).to(dtype)
 
@@ -137,6 +141,9 @@ OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten.addbmm.default: addbmm,
     _aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward,
     _aten.linspace.default: linspace,
+    _aten.linspace.Scalar_Tensor: linspace,
+    _aten.linspace.Tensor_Scalar: linspace,
+    _aten.linspace.Tensor_Tensor: linspace,
     _aten.max_unpool2d.default: max_unpool2d,
     _aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     _aten.multilabel_margin_loss_backward.default: multilabel_margin_loss_backward,
