@@ -77,7 +77,7 @@ def _added(
         total = _whole_load(mine, kernel)
         if total is None or total not in sums or readers[total] != 1:
             continue
-        if _is_alike(total, definition.buffer) and not _reads(other, total):
+        if total.lies_like(definition.buffer) and not _reads(other, total):
             return definition, other, total
     return None
 
@@ -105,10 +105,6 @@ def _with_value(kernel: Kernel, value: Scalar) -> tuple[Statement, ...]:
     (statement,) = kernel.body
     store = replace(_only_store(kernel.body), value=value)
     return (replace(statement, body=(store,)) if isinstance(statement, Loop) else store,)
-
-
-def _is_alike(first: Buffer, second: Buffer) -> bool:
-    return (first.dtype, first.shape, first.strides) == (second.dtype, second.shape, second.strides)
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,7 @@ def _copy_in(kernel: Kernel) -> _Copy | None:
     if definition is None:
         return None
     source = _whole_load(definition.value, replace(kernel, body=first))
-    if source is None or not _is_alike(source, definition.buffer):
+    if source is None or not source.lies_like(definition.buffer):
         return None
     return (
         None if any(load.buffer == source for load in loads_of(kernel.body[1:])) else _Copy(source, definition.buffer)

@@ -48,7 +48,7 @@ def overwrite_dying(program: LoopProgram) -> LoopProgram:
         made = _made_once(step.body[0]) if dying else {}
         for target in step.written if dying else ():
             is_new = first[target] == number and target not in program.inputs
-            alike = [each for each in dying if _is_alike(each, target)] if is_new else []
+            alike = [each for each in dying if each.lies_like(target)] if is_new else []
             source = next((each for each in alike if _may_become(step, each, target, made)), None)
             if source is not None:
                 dying.remove(source)
@@ -64,10 +64,6 @@ def _first_and_last_uses(program: LoopProgram) -> tuple[dict[Buffer, int], dict[
             first.setdefault(buffer, number)
             last[buffer] = number
     return first, last
-
-
-def _is_alike(source: Buffer, target: Buffer) -> bool:
-    return (source.dtype, source.shape, source.strides) == (target.dtype, target.shape, target.strides)
 
 
 def _made_once(loop: Loop) -> dict[Buffer, tuple[int, Store]]:
@@ -105,7 +101,7 @@ def may_overwrite(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
 
 def _is_read_when_written(kernel: Kernel, source: Buffer, target: Buffer) -> bool:
     stores = [store for store in stores_of(kernel.body) if store.buffer == target]
-    if not _is_alike(source, target) or len(stores) != 1 or not stores[0].is_plain:
+    if not source.lies_like(target) or len(stores) != 1 or not stores[0].is_plain:
         return False
     place = next(number for number, part in enumerate(kernel.body) if stores[0] in stores_of((part,)))
     if any(load.buffer == source for load in loads_of(kernel.body[place + 1 :])):

@@ -45,17 +45,15 @@ from precast.lower.partial_updates import changes_alone
 def update_inputs(program: LoopProgram) -> LoopProgram:
     """Let as many results as may be written into the inputs that they update."""
     order = _Steps(program.steps)
-    done = {update.result: update.input for update in program.updates if _is_alike(update) and order.take(update)}
+    done = {update.result: update.input for update in program.updates if _is_possible(update) and order.take(update)}
     if not done:
         return program
     results = tuple(None if isinstance(each, Buffer) and each in done else each for each in program.results)
     return replace(program, steps=tuple(order.steps), results=results)
 
 
-def _is_alike(update: InputUpdate) -> bool:
-    result, source = update.result, update.input
-    same = (result.dtype, result.shape, result.strides) == (source.dtype, source.shape, source.strides)
-    return same and is_dense(source.shape, source.strides)
+def _is_possible(update: InputUpdate) -> bool:
+    return update.result.lies_like(update.input) and is_dense(update.input.shape, update.input.strides)
 
 
 class _Steps:
@@ -118,7 +116,7 @@ def _in_place(step: Step, update: InputUpdate) -> Step | None:
     if _copies_first(step.body, update) and not any(load.buffer == update.input for load in loads_of(step.body[1:])):
         return with_buffers(replace(step, body=step.body[1:]), names)
     for kernel in (changes_alone(step, update), step):
-        kernel = _read_before_written(kernel, update)
+        kernel = replace(kernel, body=_store_last(kernel.body, update))
         if update.input not in kernel.read or may_overwrite(kernel, update.input, update.result):
             return with_buffers(kernel, names)
     return None
@@ -134,14 +132,8 @@ def _copies_first(body: tuple[Statement, ...], update: InputUpdate) -> bool:
     return False
 
 
-def _read_before_written(kernel: Kernel, update: InputUpdate) -> Kernel:
-    """The kernel with the store of the result after those that read the old value, where nothing keeps it from that."""
-    body = _store_last(kernel.body, update)
-    return replace(kernel, body=body)
-
-
 def _store_last(body: tuple[Statement, ...], update: InputUpdate) -> tuple[Statement, ...]:
-    """The statements with the store of the result below all that read the old value, in loops inside too."""
+    """The statements with the store of the result below all that read the old value, where that may be moved there."""
     body = tuple(
         replace(each, body=_store_last(each.body, update)) if isinstance(each, Loop) else each for each in body
     )

@@ -28,6 +28,10 @@ class Buffer:
         """Whether it is known to hold a single element."""
         return all(size == constant(1) for size in self.shape)
 
+    def lies_like(self, other: Buffer) -> bool:
+        """Whether one could take the place of the other."""
+        return (self.dtype, self.shape, self.strides) == (other.dtype, other.shape, other.strides)
+
     def offset(self, indices: tuple[Index, ...]) -> Index:
         """How many elements from the start the element at `indices` lies."""
         assert len(indices) == len(self.shape), f"{self.name} has {len(self.shape)} dims, not {len(indices)}"
