@@ -71,15 +71,16 @@ def test_a_cache_that_is_given_grows(kind, make):
         assert ours.get_seq_length() == eager.get_seq_length()
 
 
-@pytest.mark.parametrize("make", [gpt2, llama, mistral, t5])
-def test_generated_tokens_are_eagers_after_few_compilations(make, caplog):
+# T5 has a length more that changes: that of what its encoder reads.
+@pytest.mark.parametrize(("make", "most"), [(gpt2, 6), (llama, 6), (mistral, 6), (t5, 7)])
+def test_generated_tokens_are_eagers_after_few_compilations(make, most, caplog):
     model = make()
     compiled = precast.compile(model, backend="interpret")
     with caplog.at_level(logging.INFO, "precast.autograd"):
         for prompt in (ids, torch.arange(11, 20)[None]):
             options = {"max_new_tokens": 9, "do_sample": False}
             assert torch.equal(compiled.generate(prompt, **options), model.generate(prompt, **options))
-    assert sum(record.message.startswith("compiled ") for record in caplog.records) <= 6
+    assert sum(record.message.startswith("compiled ") for record in caplog.records) <= most
 
 
 def test_a_compiled_forward_generates():
