@@ -88,7 +88,12 @@ class Recording:
         steps = [step for entry in self.entries for step in entry.program.steps if isinstance(step, FallbackStep)]
         left = [node for graph in self.graphs for segment in graph.split.segments if not segment.is_native
                 for node in segment.nodes if node.target is not random_seed]  # fmt: skip
-        return {step.operator for step in steps} | {str(node.target) for node in left}
+        return {step.operator for step in steps} | {_name_of(node.target) for node in left}
+
+
+def _name_of(target: object) -> str:
+    """An operator, or what Python computes with sizes, by a name that is the same in every run."""
+    return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
 
 
 class Batch:
