@@ -46,12 +46,14 @@ void multiply_tile(left_matrix left, const float* right, int64_t right_row, floa
         for (int each = 0; each < pointers; ++each) from[each] += left.step;
     }
 #pragma GCC unroll 12
-    for (int row = 0; row < rows; ++row)
+    for (int row = 0; row < rows; ++row) {
+        if (row < known) continue;
 #pragma GCC unroll 8
-        for (int each = 0; row >= known && each < vectors; ++each) {
+        for (int each = 0; each < vectors; ++each) {
             float* place = result + row * result_row + each * vector_lanes;
             store_vector(place, adds ? load_vector(place) + sums[row][each] : sums[row][each]);
         }
+    }
 }
 
 template <int vectors>
