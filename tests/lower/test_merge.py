@@ -10,6 +10,13 @@ from precast.lower.merge import merge_kernels
 from tests.lower.pipeline import lowered
 
 
+def count_rebuilding(monkeypatch):
+    """A list with an entry for every value that is rebuilt from now on."""
+    rebuilt, rebuild = [], scalars._with_operands
+    monkeypatch.setattr(scalars, "_with_operands", lambda *both: rebuilt.append(1) or rebuild(*both))
+    return rebuilt
+
+
 def chain(length):
     """Results that each follow from the last: one kernel takes in all of them, one after another."""
 
@@ -24,8 +31,7 @@ def chain(length):
 
 
 def test_a_kernel_that_takes_in_twice_as_many_is_not_rebuilt_for_each(monkeypatch):
-    rebuilt, rebuild = [], scalars._with_operands
-    monkeypatch.setattr(scalars, "_with_operands", lambda *both: rebuilt.append(1) or rebuild(*both))
+    rebuilt = count_rebuilding(monkeypatch)
     counts = []
     for length in (10, 20):
         program = chain(length)
@@ -51,8 +57,7 @@ def backward_chain(length):
 
 
 def test_a_small_kernel_that_a_grown_one_joins_is_what_is_rebuilt(monkeypatch):
-    rebuilt, rebuild = [], scalars._with_operands
-    monkeypatch.setattr(scalars, "_with_operands", lambda *both: rebuilt.append(1) or rebuild(*both))
+    rebuilt = count_rebuilding(monkeypatch)
     counts = []
     for length in (10, 20):
         program = backward_chain(length)

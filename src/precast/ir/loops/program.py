@@ -21,8 +21,26 @@ from precast.ir.loops.scalars import (
 )
 
 
+class _Computing:
+    """A statement that computes values."""
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """All that it reads, operands before users."""
+        return tuple(value for value in walk(*self._values()) if isinstance(value, Load))
+
+    @cached_property
+    def accumulated(self) -> tuple[Accumulator, ...]:
+        """The accumulators whose results it uses."""
+        return tuple(value.accumulator for value in walk(*self._values()) if isinstance(value, Accumulated))
+
+    def _values(self) -> tuple[Scalar, ...]:
+        assert isinstance(self, Store | Accumulate), "these are the statements that compute"
+        return statement_values(self)
+
+
 @dataclass(frozen=True, eq=False)
-class Store:
+class Store(_Computing):
     """Write one element: nothing where `guard` is false; with `combine` (sum, prod, max, min), into what is there.
 
     Iterations may meet in one element only through computed subscripts; they then take effect in the order of the loop.
@@ -39,37 +57,17 @@ class Store:
         """Whether this writes its own element for certain."""
         return self.guard is None and self.combine is None and not any(index.computed for index in self.indices)
 
-    @cached_property
-    def loads(self) -> tuple[Load, ...]:
-        """All that it reads, operands before users."""
-        return _loads_below(statement_values(self))
-
-    @cached_property
-    def accumulated(self) -> tuple[Accumulator, ...]:
-        """The accumulators whose results it uses."""
-        return _accumulators_below(statement_values(self))
-
     @property
     def stores(self) -> tuple[Store, ...]:
         return (self,)
 
 
 @dataclass(frozen=True, eq=False)
-class Accumulate:
+class Accumulate(_Computing):
     """Combine one more value into an accumulator of an enclosing loop."""
 
     accumulator: Accumulator
     value: Scalar
-
-    @cached_property
-    def loads(self) -> tuple[Load, ...]:
-        """All that it reads, operands before users."""
-        return _loads_below(statement_values(self))
-
-    @cached_property
-    def accumulated(self) -> tuple[Accumulator, ...]:
-        """The accumulators whose results it uses."""
-        return _accumulators_below(statement_values(self))
 
     @property
     def stores(self) -> tuple[Store, ...]:
@@ -338,14 +336,6 @@ def rewrite_statement(
     guard = None if statement.guard is None else new[-2]
     indices = rewrite_indices(statement.indices, change, memo)
     return replace(statement, indices=indices, guard=guard, value=new[-1])
-
-
-def _loads_below(values: tuple[Scalar, ...]) -> tuple[Load, ...]:
-    return tuple(value for value in walk(*values) if isinstance(value, Load))
-
-
-def _accumulators_below(values: tuple[Scalar, ...]) -> tuple[Accumulator, ...]:
-    return tuple(value.accumulator for value in walk(*values) if isinstance(value, Accumulated))
 
 
 def loads_of(body: tuple[Statement, ...]) -> Iterator[Load]:
