@@ -5,6 +5,18 @@ import torch
 from tests.lower.numbers import assert_right, doubled
 from tests.lower.pipeline import lowered, make_entry, open_entries
 
+ACTIVATIONS = {
+    "relu": torch.nn.functional.relu,
+    "relu6": torch.nn.functional.relu6,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda value: torch.nn.functional.gelu(value, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "hardswish": torch.nn.functional.hardswish,
+}
+"""Activations that a product or a convolution may apply itself."""
+
 
 def floats(*shape, seed=0, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)

@@ -11,7 +11,7 @@ from torch import nn
 import precast
 from precast.ir.loops.index import as_index
 from precast.ir.loops.program import LibraryCall, with_steps
-from tests.lower.cases import floats
+from tests.lower.cases import ACTIVATIONS, floats
 from tests.lower.pipeline import lowered, make_entry, open_entries
 
 NUMBERS = (
@@ -19,16 +19,6 @@ NUMBERS = (
     math.inf, -math.inf, math.nan,
 )  # fmt: skip
 CHANNELS = len(NUMBERS)
-ACTIVATIONS = {
-    "relu": F.relu,
-    "relu6": F.relu6,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda value: F.gelu(value, approximate="tanh"),
-    "silu": F.silu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "hardswish": F.hardswish,
-}
 BY_ONEDNN, BY_OWN_LOOPS = 1, 2
 
 

@@ -6,21 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.lower.cases import floats, open_cases
+from tests.lower.cases import ACTIVATIONS, floats, open_cases
 
 NUMBERS = (0.0, 1.0, -1.0, -1e-30, 1e-45, -3.0, -1000.0, 100.0, 1e20, -1e20, 3e38, -3e38, math.inf, -math.inf)
 # Eager's hardswish multiplies by 6 first.
 UNSURE = {"hardswish": (3e38,)}
-ACTIVATIONS = {
-    "relu": F.relu,
-    "relu6": F.relu6,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda value: F.gelu(value, approximate="tanh"),
-    "silu": F.silu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "hardswish": F.hardswish,
-}
 PRODUCTS = {
     "product": (lambda x, w: x @ w, (), (1, 16)),
     "batches": (lambda x, w: torch.bmm(x.expand(2, -1, -1), w.expand(2, -1, -1)), (), (1, 16)),

@@ -82,24 +82,36 @@ def _substituted(
     return tuple(map(visit, body))
 
 
-def replace_buffers(body: tuple[Statement, ...], names: Mapping[Buffer, Buffer]) -> tuple[Statement, ...]:
-    """Read and write other buffers of the same sizes."""
+Place = tuple[Buffer, tuple[Index, ...]]
+"""An element: its buffer and its subscripts."""
+
+
+def replace_places(body: tuple[Statement, ...], change: Callable[[Place], Place]) -> tuple[Statement, ...]:
+    """Read and write other elements."""
     memo = dict[int, Scalar]()
 
-    def change(each: Scalar) -> Scalar:
-        if isinstance(each, Load) and each.buffer in names:
-            return replace(each, buffer=names[each.buffer])
-        return each
+    def change_load(each: Scalar) -> Scalar:
+        if not isinstance(each, Load):
+            return each
+        buffer, indices = change((each.buffer, each.indices))
+        is_same = buffer is each.buffer and indices is each.indices
+        return each if is_same else replace(each, buffer=buffer, indices=indices)
 
     def visit(statement: Statement) -> Statement:
         if isinstance(statement, Loop):
             return replace(statement, body=tuple(map(visit, statement.body)))
-        statement = rewrite_statement(statement, change, memo)
+        statement = rewrite_statement(statement, change_load, memo)
         if isinstance(statement, Store):
-            return replace(statement, buffer=names.get(statement.buffer, statement.buffer))
+            buffer, indices = change((statement.buffer, statement.indices))
+            return replace(statement, buffer=buffer, indices=indices)
         return statement
 
     return tuple(map(visit, body))
+
+
+def replace_buffers(body: tuple[Statement, ...], names: Mapping[Buffer, Buffer]) -> tuple[Statement, ...]:
+    """Read and write other buffers of the same sizes."""
+    return replace_places(body, lambda place: (names.get(place[0], place[0]), place[1]))
 
 
 def with_buffers(step: Step, names: Mapping[Buffer, Buffer]) -> Step:

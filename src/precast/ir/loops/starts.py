@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, constant
-from precast.ir.loops.program import Kernel, Loop, Statement, Store, loads_of, rewrite_statement, stores_of
-from precast.ir.loops.scalars import Load, Scalar
+from precast.ir.loops.program import Kernel, Store, loads_of, stores_of
+from precast.ir.loops.rewriting import Place, replace_places
+from precast.ir.loops.scalars import Load
 
 
 def from_start(kernel: Kernel) -> tuple[Kernel, dict[Buffer, Index]]:
@@ -22,7 +23,7 @@ def from_start(kernel: Kernel) -> tuple[Kernel, dict[Buffer, Index]]:
     starts = {buffer: start for buffer, start in _lowest_subscripts(kernel).items() if any(start)}
     if not starts:
         return kernel, {}
-    body = _moved(kernel.body, starts)
+    body = replace_places(kernel.body, lambda place: _moved(place, starts))
     offsets = {buffer: buffer.offset(tuple(map(constant, start))) for buffer, start in starts.items()}
     return replace(kernel, body=body), offsets
 
@@ -42,24 +43,7 @@ def _added(index: Index) -> int:
     return next((number for monomial, number in index.terms if not monomial), 0)
 
 
-def _moved(body: tuple[Statement, ...], starts: Mapping[Buffer, tuple[int, ...]]) -> tuple[Statement, ...]:
-    memo: dict[int, Scalar] = {}
-
-    def place(buffer: Buffer, indices: tuple[Index, ...]) -> tuple[Index, ...]:
-        start = starts.get(buffer)
-        return indices if start is None else tuple(index - by for index, by in zip(indices, start, strict=True))
-
-    def change(value: Scalar) -> Scalar:
-        if isinstance(value, Load) and value.buffer in starts:
-            return replace(value, indices=place(value.buffer, value.indices))
-        return value
-
-    def visit(statement: Statement) -> Statement:
-        if isinstance(statement, Loop):
-            return replace(statement, body=tuple(map(visit, statement.body)))
-        statement = rewrite_statement(statement, change, memo)
-        if isinstance(statement, Store):
-            return replace(statement, indices=place(statement.buffer, statement.indices))
-        return statement
-
-    return tuple(map(visit, body))
+def _moved(place: Place, starts: Mapping[Buffer, tuple[int, ...]]) -> Place:
+    buffer, indices = place
+    start = starts.get(buffer)
+    return place if start is None else (buffer, tuple(index - by for index, by in zip(indices, start, strict=True)))
