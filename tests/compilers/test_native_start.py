@@ -30,19 +30,19 @@ def compiled_in(folder, model):
 
 def test_routines_are_begun_when_a_trace_begins_by_what_the_parameters_are(tmp_path, begun):
     compiled_in(tmp_path, torch.nn.Linear(2, 2))(torch.ones(1, 2))
-    assert begun[0] == ["support.cpp", "state.cpp", "matmul.cpp", "product.cpp"]
+    assert begun[0] == ["support.cpp", "matmul.cpp", "product.cpp"]
 
 
 def test_what_a_lowered_program_calls_is_begun_before_it_is_fused(tmp_path, begun, monkeypatch):
     monkeypatch.setattr(precast.compilers.native, "build_early", native_backend.build_early)
     compiled_in(tmp_path, torch.mm)(torch.ones(2, 2), torch.ones(2, 2))
-    assert begun == [["support.cpp", "state.cpp"], ["support.cpp", "state.cpp", "matmul.cpp", "product.cpp"]]
+    assert begun == [["support.cpp"], ["support.cpp", "matmul.cpp", "product.cpp"]]
 
 
 def test_images_are_convolved(tmp_path, begun):
     compiled_in(tmp_path, torch.nn.Conv2d(1, 1, 1))(torch.ones(1, 1, 2, 2))
     files = ["convolution.cpp", "direct_convolution.cpp", "matmul.cpp", "own_convolutions.cpp", "product.cpp"]
-    assert begun[0] == ["support.cpp", "state.cpp", *files]
+    assert begun[0] == ["support.cpp", *files]
 
 
 def test_nothing_is_begun_before_a_call_nor_for_one_that_is_found_compiled(tmp_path, begun):

@@ -47,6 +47,7 @@ weights = write_weights(storages.weights)
 class FromFile(OpenModel):
     def __init__(self, path):
         self.library, self._failures, self.handle = loaded, {}, ctypes.c_void_p()
+        self._run = loaded.handle.precast_run
         options = OpenOptions(abi_version=ABI_VERSION, weights_path=str(path).encode())
         address = ctypes.cast(ctypes.byref(options), loaded.handle.precast_open.argtypes[0])
         loaded.check(loaded.handle.precast_open(address, ctypes.byref(self.handle)), error=ValueError)

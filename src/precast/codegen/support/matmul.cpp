@@ -3,6 +3,7 @@
 // Inputs: left, right. Output: result. All have the same rank; leading dimensions are batches. Numbers: who computes it, if that
 // was found out when the program was compiled.
 #include "epilogue.h"
+#include "plain_product.h"
 #include "primitive.h"
 #include "product.h"
 
@@ -59,57 +60,6 @@ bool run_own_loops(context& context, const strided* inputs, const strided& resul
     return is_wanted && multiply_as_it_lies(context, *problem);
 }
 
-// Where matrix number `number` of a batch of any rank starts, by the sizes of the result's batch.
-int64_t batch_offset(const strided& operand, const strided& result, int64_t number) {
-    int64_t offset = 0;
-    for (int dim = result.rank - 3; dim >= 0; --dim) {
-        offset += number % result.sizes[dim] * operand.strides[dim];
-        number /= result.sizes[dim];
-    }
-    return offset;
-}
-
-// Row by row of the result, adding up in `Sum`.
-template <class T, class Sum>
-int32_t multiply(const strided& left, const strided& right, const strided& result) {
-    const int row = result.rank - 2, column = result.rank - 1;
-    const int64_t rows = result.sizes[row], columns = result.sizes[column], depth = left.sizes[column];
-    int64_t batch = 1;
-    for (int dim = 0; dim < row; ++dim) batch *= result.sizes[dim];
-#pragma omp parallel for collapse(2) if (batch * rows * columns * depth > 65536)
-    for (int64_t b = 0; b < batch; ++b) {
-        for (int64_t i = 0; i < rows; ++i) {
-            std::vector<Sum> sums(static_cast<size_t>(columns), Sum(0));
-            const T* a = static_cast<const T*>(left.data) + batch_offset(left, result, b) + i * left.strides[row];
-            const T* w = static_cast<const T*>(right.data) + batch_offset(right, result, b);
-            T* c = static_cast<T*>(result.data) + batch_offset(result, result, b) + i * result.strides[row];
-            for (int64_t k = 0; k < depth; ++k) {
-                const Sum factor = cast<Sum>(a[k * left.strides[column]]);
-                const T* line = w + k * right.strides[row];
-                for (int64_t j = 0; j < columns; ++j)
-                    sums[static_cast<size_t>(j)] += factor * cast<Sum>(line[j * right.strides[column]]);
-            }
-            for (int64_t j = 0; j < columns; ++j) c[j * result.strides[column]] = cast<T>(sums[static_cast<size_t>(j)]);
-        }
-    }
-    return PRECAST_OK;
-}
-
-int32_t multiply_any(const strided& left, const strided& right, const strided& result) {
-    switch (result.dtype.code * 256 + result.dtype.bits) {
-        case 2 * 256 + 64: return multiply<double, double>(left, right, result);
-        case 2 * 256 + 32: return multiply<float, float>(left, right, result);
-        case 2 * 256 + 16: return multiply<float16, float>(left, right, result);
-        case 4 * 256 + 16: return multiply<bfloat16, float>(left, right, result);
-        case 64: return multiply<int64_t, int64_t>(left, right, result);
-        case 32: return multiply<int32_t, int32_t>(left, right, result);
-        case 16: return multiply<int16_t, int16_t>(left, right, result);
-        case 8: return multiply<int8_t, int8_t>(left, right, result);
-        case 256 + 8: return multiply<uint8_t, uint8_t>(left, right, result);
-    }
-    return fail(PRECAST_FAILED, "no matrix product for dtype code %d with %d bits", result.dtype.code, result.dtype.bits);
-}
-
 bool is_empty(const strided* inputs, const strided& result) {
     if (inputs[0].sizes[result.rank - 1] == 0) return true;
     for (int dim = 0; dim < result.rank; ++dim)
@@ -143,7 +93,7 @@ int32_t matmul(context* context, const strided* inputs, const strided* outputs, 
     }
     const bool is_done = found && found->is_ready();
     if (!is_done)
-        if (const auto status = multiply_any(inputs[0], inputs[1], result)) return status;
+        if (const auto status = multiply_plainly(inputs[0], inputs[1], result)) return status;
     if (!is_done || found->leaves_epilogue) run_epilogue(inputs, result, epilogue);
     return PRECAST_OK;
 }

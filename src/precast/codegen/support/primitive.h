@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
 #include <vector>
 
 #include "context.h"
@@ -140,7 +139,7 @@ private:
         precast::packing packing;
         int64_t offset = 0, size = 0;
         std::vector<int64_t> layout;
-        std::unordered_map<const void*, char*> packed;
+        std::map<const void*, char*> packed;
     };
 
     static bool rearrange(const engine& engine, const operand& operand) {
