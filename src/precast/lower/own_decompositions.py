@@ -13,6 +13,7 @@ from torch._decomp import decomposition_table
 from torch._prims_common import suggest_memory_format
 
 from precast.lower.grid_sampling import grid_sampler_2d_backward
+from precast.lower.recurrent import mkldnn_rnn_layer
 from precast.ops.decompositions import DecompositionTable
 
 _aten = torch.ops.aten
@@ -145,6 +146,7 @@ OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten.linspace.Tensor_Scalar: linspace,
     _aten.linspace.Tensor_Tensor: linspace,
     _aten.max_unpool2d.default: max_unpool2d,
+    _aten.mkldnn_rnn_layer.default: mkldnn_rnn_layer,
     _aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     _aten.multilabel_margin_loss_backward.default: multilabel_margin_loss_backward,
     _aten.view_copy.default: view_copy,
