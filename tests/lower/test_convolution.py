@@ -80,7 +80,7 @@ WINOGRAD = {
     "odd": ((1, 32, 15, 13), (48, 32, 3, 3), 1),
     "unpadded": ((2, 32, 11, 14), (64, 32, 3, 3), 0),
     "padded_twice": ((1, 48, 9, 16), (32, 48, 3, 3), 2),
-    "several_blocks": ((3, 32, 20, 21), (32, 32, 3, 3), 1),
+    "three_blocks": ((5, 32, 20, 21), (32, 32, 3, 3), 1),
 }
 for name, (source, weight, padding) in WINOGRAD.items():
     geometry = ([1, 1], [padding, padding], [1, 1], False, [0, 0], 1)
@@ -125,6 +125,18 @@ def test_gradients_that_are_not_finite_stay_where_they_are(model, value):
         model["winograd_even_backward"](dy, x, w), CASES["winograd_even_backward"][0](dy, x, w), strict=True
     ):
         assert torch.equal(ours.isfinite(), eager.isfinite())
+
+
+@pytest.mark.parametrize("name", ["even", "odd", "three_blocks"])
+def test_threads_share_blocks_of_patches(model, name):
+    function, inputs = model[f"winograd_{name}"], CASES[f"winograd_{name}"][1]
+    results, threads = [], torch.get_num_threads()
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        results += function(*inputs)
+    torch.set_num_threads(threads)
+    alone, *shared = results
+    assert all(torch.equal(each, alone) for each in shared)
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,18 @@ def test_every_step_is_timed_counted_and_led_back_to_its_line(compiled):
     assert "in mix: return (x @ weight).relu().sum()" in kernel.cost.lines[0]
 
 
+def test_a_call_that_finishes_another_is_not_counted_as_half_of_it(tmp_path):
+    model = torch.nn.ModuleList([torch.nn.Conv2d(16, 16, 3, padding=1) for _ in range(2)]).eval()
+    options = {"profile": True, "freeze": True, "cache_directory": tmp_path}
+    both = precast.compile(lambda x: model[0](x) + model[1](x), options=options)
+    with torch.no_grad():
+        both(torch.ones(1, 16, 8, 8))
+    products = 2 * 64 * 16 * 16 * 9
+    counts = [step.cost.flops for step in precast.profile(both).steps if step.cost.flops > products / 4]
+    assert len(counts) == 2
+    assert all(products <= count < 1.1 * products for count in counts)
+
+
 def test_the_backward_is_a_graph_of_its_own(compiled):
     compiled(torch.ones(8, 16), torch.ones(16, 4, requires_grad=True)).backward()
     text = str(precast.profile(compiled))

@@ -110,7 +110,9 @@ def _flops_of_steps(steps: Sequence[Step], members: Sequence[Sequence[fx.Node]])
     shares = [0.0] * len(steps)
     for node, numbers in homes.items():
         libraries = [number for number in numbers if isinstance(steps[number], LibraryCall)]
-        workers = libraries or numbers
+        # A later call may finish what an earlier one computed, e.g. add its bias.
+        namesakes = [number for number in libraries if steps[number].name == node.name]
+        workers = namesakes or libraries or numbers
         for number in workers:
             shares[number] += _flops(node) / len(workers)
     return shares

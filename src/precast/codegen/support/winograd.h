@@ -226,46 +226,93 @@ inline void transform_sources(const image_batch& sources, const patches& all, in
     }
 }
 
-// Convolves with filters that were transformed; `above` and `before` are the padding. `finish(value, n, row, column, channel)`
-// gives what is stored of a vector of results. Whether all results were finite.
-template <class Finish>
-bool convolve_patches(const image_batch& sources, const planes& filters, const image_batch& results, int64_t above, int64_t before,
-                      const work& work, char* scratch, Finish finish) {
-    const patches all(results);
-    float_vector not_finite = {};
-    bool is_finite = true;
-#pragma omp parallel for reduction(&& : is_finite) firstprivate(not_finite)
-    for (int64_t number = 0; number < work.blocks(); ++number) {
-        char* own = scratch + omp_get_thread_num() * work.thread_bytes();
+// Who works on a block of patches: one thread alone, or all of them, each on a share.
+struct team {
+    int64_t member, size;
+    // What one did, all may read.
+    void meet() const {
+        if (size > 1) {
+#pragma omp barrier
+        }
+    }
+};
+
+// A convolution with filters that were transformed; `above` and `before` are the padding.
+struct convolution {
+    const image_batch &sources, &results;
+    const planes& filters;
+    int64_t above, before;
+    const winograd::work& work;
+    char* scratch;
+
+    // One block, in the memory of `owner`. `finish(value, n, row, column, channel)` gives what is stored of a vector of results;
+    // what is not finite leaves a trace in `not_finite`.
+    template <class Finish>
+    void run_block(int64_t number, const team& team, int64_t owner, const Finish& finish, float_vector& not_finite) const {
+        char* own = scratch + owner * work.thread_bytes();
         const planes patches(own, work.block * work.depth), products(own + work.source_bytes(), work.block * work.padded_width);
-        float* zeros = reinterpret_cast<float*>(own + work.source_bytes() + work.result_bytes());
-        float* unread = zeros + work.outside_bytes() / static_cast<int64_t>(sizeof(float));
-        std::fill(zeros, unread, 0.0f);
+        const winograd::patches all(results);
         const int64_t first = work.first_of(number), count = work.end_of(number) - first;
-        for (int64_t row = 0; row < count; ++row)
+        float* zeros = outside_of_images();
+        for (int64_t row = team.member; row < count; row += team.size)
             transform_sources(sources, all, first + row, above, before, zeros, patches, row);
-        for (int64_t position = 0; position < patch_area; ++position)
-            for (int64_t column = 0; column < work.padded_width; column += columns)
-                for (int64_t row = 0; row < count; row += rows)
-                    multiply_tile<rows, 2>({patches.at(position, row * work.depth), work.depth, 1}, filters.at(position, column * work.depth),
-                                           columns, products.at(position, row * work.padded_width + column), work.padded_width, work.depth,
-                                           false);
-        for (int64_t row = 0; row < count; ++row) {
-            const auto place = all.at(first + row);
-            float* pixels[4];
-            pixels_at<2>(results, place.n, place.row, place.column, unread, pixels);
-            for (int64_t channel = 0; channel < results.channels; channel += vector_lanes) {
-                float_vector values[patch_area], sums[4];
-                products.load(row * work.padded_width + channel, values);
-                transform_products(values, sums);
-                for (int64_t each = 0; each < 4; ++each) {
-                    not_finite = multiply_add(sums[each], float_vector{}, not_finite);
-                    store_vector(pixels[each] + channel,
-                                 pixels[each] == unread ? sums[each]
-                                                        : finish(sums[each], place.n, place.row + each / 2, place.column + each % 2, channel));
-                }
+        team.meet();
+        const int64_t panels = work.padded_width / columns;
+        for (int64_t part = team.member; part < patch_area * panels; part += team.size) {
+            const int64_t position = part / panels, column = part % panels * columns;
+            for (int64_t row = 0; row < count; row += rows)
+                multiply_tile<rows, 2>({patches.at(position, row * work.depth), work.depth, 1}, filters.at(position, column * work.depth),
+                                       columns, products.at(position, row * work.padded_width + column), work.padded_width, work.depth,
+                                       false);
+        }
+        team.meet();
+        for (int64_t row = team.member; row < count; row += team.size)
+            finish_patch(all.at(first + row), products, row * work.padded_width, finish, not_finite);
+        team.meet();
+    }
+
+    void prepare_thread() const { std::fill_n(outside_of_images(), work.outside_bytes() / static_cast<int64_t>(sizeof(float)), 0.0f); }
+
+private:
+    // This thread's: zeros to read, and behind them a place to write what nobody reads.
+    float* outside_of_images() const {
+        return reinterpret_cast<float*>(scratch + (omp_get_thread_num() + 1) * work.thread_bytes() - 2 * work.outside_bytes());
+    }
+
+    template <class Finish>
+    void finish_patch(const patches::place& place, const planes& products, int64_t offset, const Finish& finish,
+                      float_vector& not_finite) const {
+        float *unread = outside_of_images() + work.outside_bytes() / static_cast<int64_t>(sizeof(float)), *pixels[4];
+        pixels_at<2>(results, place.n, place.row, place.column, unread, pixels);
+        for (int64_t channel = 0; channel < results.channels; channel += vector_lanes) {
+            float_vector values[patch_area], sums[4];
+            products.load(offset + channel, values);
+            transform_products(values, sums);
+            for (int64_t each = 0; each < 4; ++each) {
+                not_finite = multiply_add(sums[each], float_vector{}, not_finite);
+                store_vector(pixels[each] + channel,
+                             pixels[each] == unread ? sums[each]
+                                                    : finish(sums[each], place.n, place.row + each / 2, place.column + each % 2, channel));
             }
         }
+    }
+};
+
+// Each thread takes as many blocks as the others; those that are left over are everybody's. Whether all results were finite.
+template <class Finish>
+bool convolve_patches(const convolution& convolution, const Finish& finish) {
+    const auto& work = convolution.work;
+    bool is_finite = true;
+#pragma omp parallel reduction(&& : is_finite)
+    {
+        const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        const int64_t shared = work.blocks() - work.blocks() % threads;
+        convolution.prepare_thread();
+        float_vector not_finite = {};
+        for (int64_t number = thread; number < shared; number += threads) convolution.run_block(number, {0, 1}, thread, finish, not_finite);
+        const team everybody{thread, threads};
+        everybody.meet();
+        for (int64_t number = shared; number < work.blocks(); ++number) convolution.run_block(number, everybody, 0, finish, not_finite);
         for (int64_t lane = 0; lane < vector_lanes; ++lane) is_finite = is_finite && not_finite[lane] == 0;
     }
     return is_finite;

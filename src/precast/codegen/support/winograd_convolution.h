@@ -34,7 +34,7 @@ public:
         if (!place) return false;
         const winograd::planes transformed(place, work.filter_elements());
         if (!filters.is_constant) winograd::transform_filters(bank(), work, transformed);
-        return winograd::convolve_patches(from, transformed, to, above, before, work, scratch + packed_size, finish);
+        return winograd::convolve_patches({from, to, transformed, above, before, work, scratch + packed_size}, finish);
     }
 
 private:
