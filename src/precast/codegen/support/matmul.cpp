@@ -55,6 +55,7 @@ enum way { by_rule, by_onednn, by_own_loops };
 // False if another way was chosen, or is likely to be better: a constant has been packed, which is better still.
 bool run_own_loops(context& context, const strided* inputs, const strided& result, way chosen, const epilogue& epilogue) {
     if (chosen == by_onednn) return false;
+    if (multiply_by_constant(context, inputs, result, epilogue)) return true;
     const auto problem = product_as_it_lies(inputs, result, epilogue);
     const bool is_wanted = problem && (chosen == by_own_loops || (!inputs[1].is_constant && is_best_as_it_lies(*problem)));
     return is_wanted && multiply_as_it_lies(context, *problem);

@@ -1,6 +1,7 @@
 #include "product.h"
 
 #include "few_rows.h"
+#include "packed_product.h"
 #include "panel_product.h"
 
 namespace precast {
@@ -21,16 +22,22 @@ std::vector<strided> as_images(const strided* inputs, const epilogue& epilogue) 
     return images;
 }
 
-}  // namespace
-
-std::optional<product_problem> product_as_it_lies(const strided* inputs, const strided& result, const epilogue& epilogue) {
+// The product, whatever its right matrix lies like; nothing if the others do not lie as these loops want them.
+std::optional<product_problem> problem_of(const strided* inputs, const strided& result, const epilogue& epilogue) {
     const auto &left = inputs[0], &right = inputs[1];
     if (result.rank != 2 || !result.is_single() || !left.is_single() || !right.is_single()) return {};
-    if (left.strides[1] != 1 || right.strides[0] != 1 || (result.strides[1] != 1 && result.sizes[1] != 1)) return {};
+    if (left.strides[1] != 1 || (result.strides[1] != 1 && result.sizes[1] != 1)) return {};
     product_problem problem{static_cast<const float*>(left.data), static_cast<const float*>(right.data), static_cast<float*>(result.data),
                             result.sizes[0], result.sizes[1], left.sizes[1], left.strides[0], right.strides[1], result.strides[0], {}};
     if (epilogue.size && !problem.finish.set(as_images(inputs, epilogue).data(), epilogue)) return {};
     return problem;
+}
+
+}  // namespace
+
+std::optional<product_problem> product_as_it_lies(const strided* inputs, const strided& result, const epilogue& epilogue) {
+    if (inputs[1].strides[0] != 1) return {};
+    return problem_of(inputs, result, epilogue);
 }
 
 // Few rows, or vectors of rows that are nearly full; columns that collide are copied, which pays for few rows only.
@@ -47,6 +54,14 @@ bool multiply_as_it_lies(context& context, const product_problem& problem) {
     if (problem.rows > few_rows::most) return panel_product::multiply(context, problem);
     few_rows::multiply(problem);
     return true;
+}
+
+bool multiply_by_constant(context& context, const strided* inputs, const strided& result, const epilogue& epilogue) {
+    if (!has_vectors || !inputs[1].is_constant || result.sizes[0] > packed_product::most_rows) return false;
+    const auto problem = problem_of(inputs, result, epilogue);
+    const float* panels = problem ? packed_product::panels_of(context, inputs[1]) : nullptr;
+    if (panels) packed_product::multiply(*problem, panels);
+    return panels != nullptr;
 }
 
 }  // namespace precast

@@ -1,6 +1,7 @@
-// Products by matrices whose columns lie one after the other, as the weights of linear layers do, in single precision.
+// Products of few rows, in single precision.
 //
-// They are read as they lie: nobody knows whether weights are still those of the last call.
+// Matrices whose columns lie one after the other, as the weights of linear layers do, are read as they lie: nobody knows whether
+// they are still those of the last call. Constants are brought into panels once.
 #pragma once
 
 #include <algorithm>
@@ -37,5 +38,8 @@ bool is_best_as_it_lies(const product_problem& problem);
 
 // False if there is no memory.
 bool multiply_as_it_lies(context& context, const product_problem& problem);
+
+// A few rows by a constant. False if this is another problem, or there is no memory.
+bool multiply_by_constant(context& context, const strided* inputs, const strided& result, const epilogue& epilogue);
 
 }  // namespace precast

@@ -28,6 +28,15 @@ inline float_vector load_vector(const float* from) {
     std::memcpy(&value, from, sizeof value);
     return value;
 }
+// For a value that is used several times: compilers like to read it from memory again each time, which takes longer.
+inline float_vector in_register(float_vector value) {
+#if defined(__AVX512F__)
+    asm("" : "+v"(value));
+#elif defined(__AVX2__) && defined(__FMA__)
+    asm("" : "+x"(value));
+#endif
+    return value;
+}
 inline void store_vector(float* to, float_vector value) { std::memcpy(to, &value, sizeof value); }
 // The first `count` lanes; the others are 0.
 inline float_vector load_lanes(const float* from, int64_t count) {

@@ -1,0 +1,87 @@
+// Rows by a constant, which was brought into panels when it was met first: reading it is what takes the time.
+//
+// A panel has `panel_width` columns side by side, depth by depth; a last one that is not full ends in zeros. In how many parts a
+// sum is added up depends on the depth alone, so that neither the other rows nor the number of threads change a number.
+#pragma once
+
+#include "product.h"
+
+namespace precast::packed_product {
+
+constexpr int64_t vectors = vector_lanes == 16 ? 4 : 2, panel_width = vectors * vector_lanes;
+constexpr int64_t most_together = 6, part_depth = 384;
+// More rows are as fast with oneDNN, as measured.
+constexpr int64_t most_rows = 12;
+
+// The constant in panels; null if there is no memory.
+inline const float* panels_of(context& context, const strided& right) {
+    const int64_t depth = right.sizes[0], columns = right.sizes[1], elements = rounded_up(columns, panel_width) * depth;
+    // Keys of other layouts begin with their size.
+    const std::vector<int64_t> key{-1, static_cast<int64_t>(reinterpret_cast<intptr_t>(right.data)), depth, columns, right.strides[0],
+                                   right.strides[1]};
+    return reinterpret_cast<const float*>(
+        context.packed.find(key, elements * static_cast<int64_t>(sizeof(float)), [&](char* place) {
+            auto* to = reinterpret_cast<float*>(place);
+            const auto* from = static_cast<const float*>(right.data);
+            for (int64_t first = 0; first < columns; first += panel_width)
+                for (int64_t k = 0; k < depth; ++k)
+                    for (int64_t column = first; column < first + panel_width; ++column)
+                        *to++ = column < columns ? from[k * right.strides[0] + column * right.strides[1]] : 0;
+            return true;
+        }));
+}
+
+// Some rows by a panel. Sums of sums keep more digits than one long sum.
+template <int rows>
+void multiply_panel(const product_problem& problem, int64_t first_row, const float* panel, int64_t first_column) {
+    float_vector sums[rows][vectors] = {};
+    const float* left = problem.left + first_row * problem.left_step;
+    for (int64_t first = 0; first < problem.depth; first += part_depth) {
+        float_vector totals[rows][vectors] = {};
+        const int64_t end = std::min(problem.depth, first + part_depth);
+        for (int64_t k = first; k < end; ++k, panel += panel_width) {
+            float_vector line[vectors];
+#pragma GCC unroll 4
+            for (int each = 0; each < vectors; ++each) line[each] = in_register(load_vector(panel + each * vector_lanes));
+#pragma GCC unroll 6
+            for (int row = 0; row < rows; ++row) {
+                const float_vector factor = same_in_all(left[row * problem.left_step + k]);
+#pragma GCC unroll 4
+                for (int each = 0; each < vectors; ++each) totals[row][each] = multiply_add(factor, line[each], totals[row][each]);
+            }
+        }
+#pragma GCC unroll 6
+        for (int row = 0; row < rows; ++row)
+#pragma GCC unroll 4
+            for (int each = 0; each < vectors; ++each) sums[row][each] += totals[row][each];
+    }
+    for (int row = 0; row < rows; ++row)
+        for (int64_t each = 0; each < vectors; ++each) {
+            const int64_t column = first_column + each * vector_lanes;
+            if (column < problem.columns)
+                problem.write(sums[row][each], first_row + row, column, std::min(vector_lanes, problem.columns - column));
+        }
+}
+
+inline void multiply_rows(const product_problem& problem, int64_t first_row, int64_t rows, const float* panel, int64_t first_column) {
+    switch (rows) {
+        case 1: return multiply_panel<1>(problem, first_row, panel, first_column);
+        case 2: return multiply_panel<2>(problem, first_row, panel, first_column);
+        case 3: return multiply_panel<3>(problem, first_row, panel, first_column);
+        case 4: return multiply_panel<4>(problem, first_row, panel, first_column);
+        case 5: return multiply_panel<5>(problem, first_row, panel, first_column);
+        case 6: return multiply_panel<6>(problem, first_row, panel, first_column);
+    }
+}
+
+inline void multiply(const product_problem& problem, const float* panels) {
+    const int64_t groups = (problem.rows + most_together - 1) / most_together;
+#pragma omp parallel for if (problem.is_large())
+    for (int64_t column = 0; column < problem.columns; column += panel_width)
+        for (int64_t group = 0; group < groups; ++group) {
+            const int64_t first = group * problem.rows / groups, end = (group + 1) * problem.rows / groups;
+            multiply_rows(problem, first, end - first, panels + column * problem.depth, column);
+        }
+}
+
+}  // namespace precast::packed_product
