@@ -33,6 +33,7 @@ from precast.lower.layouts import channels_last
 from precast.lower.merge import merge_kernels
 from precast.lower.overwrite import overwrite_dying
 from precast.lower.padded_convolutions import fold_padding
+from precast.lower.pieces import part_loops
 from precast.lower.prologues import absorb_prologues
 from precast.lower.rounding import keep_single_precision
 from precast.lower.split import split_loops
@@ -56,6 +57,7 @@ def fuse(program: LoopProgram) -> LoopProgram:
         forward_stores,
         keep_single_precision,
         remove_dead,
+        part_loops,
         collapse_loops,
         order_loops,
         tidy_names,

@@ -1,0 +1,99 @@
+"""Give each piece of a result that is put together of many a loop of its own.
+
+Before: ``for i0 < 32, i1 < 1024:  y[i0, i1] = where(i0 < 1, a[i1], where(1 <= i0 < 2, b[i1], …))``
+After:  ``for i1 < 1024:  y[0, i1] = a[i1]``, ``for i1 < 1024:  y[1, i1] = b[i1]``, …
+
+A loop over all of it computes every piece for every element, and takes one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+
+from precast.ir.loops.index import Variable, coefficient_of, constant
+from precast.ir.loops.program import Kernel, Loop, LoopProgram, Statement, Store, with_steps
+from precast.ir.loops.scalars import Apply, Load, Scalar, rewrite
+from precast.lower.inline import strip_names
+from precast.lower.loop_ranges import loops_within, ranges_of
+
+FEWEST = 8
+"""Of fewer pieces each element takes its own: one loop may be cheaper than several."""
+SHORTEST = 16
+"""Loops along memory that are shorter than this are not worth it."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What is computed where a variable lies in a range; `condition` says so."""
+
+    variable: Variable
+    first: int
+    end: int
+    condition: Scalar
+    value: Scalar
+
+
+def part_loops(program: LoopProgram) -> LoopProgram:
+    """Part every loop that does nothing but put many pieces together."""
+    return with_steps(program, [_parted(step) if isinstance(step, Kernel) else step for step in program.steps])
+
+
+def _parted(kernel: Kernel) -> Kernel:
+    body = _parts_of(kernel.body)
+    return kernel if body is kernel.body else replace(kernel, body=body)
+
+
+def _parts_of(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    parts = [_parts(statement) for statement in body]
+    is_same = all(part == (statement,) for part, statement in zip(parts, body, strict=True))
+    return body if is_same else tuple(chain.from_iterable(parts))
+
+
+def _parts(statement: Statement) -> tuple[Statement, ...]:
+    match statement:
+        case Loop(variables, (Store() as store,), ()) if store.is_plain:
+            pieces = _pieces(store.value, variables)
+            if len(pieces) >= FEWEST and _fill(pieces) and _are_long(pieces, store):
+                return tuple(chain.from_iterable(_loops(piece, store, variables) for piece in pieces))
+        case Loop(_, body, _) if (parts := _parts_of(body)) is not body:
+            return (replace(statement, body=parts),)
+    return (statement,)
+
+
+def _pieces(value: Scalar, variables: Sequence[Variable]) -> list[_Piece]:
+    """The pieces, as far as conditions on single variables tell them apart."""
+    pieces: list[_Piece] = []
+    value = strip_names(value)
+    while isinstance(value, Apply) and value.operation == "where":
+        condition, chosen, otherwise = value.arguments
+        ranges, left = ranges_of(condition, variables)
+        if left or len(ranges) != 1:
+            break
+        ((variable, (first, end)),) = ranges.items()
+        pieces.append(_Piece(variable, first, end, condition, chosen))
+        value = strip_names(otherwise)
+    return pieces
+
+
+def _fill(pieces: Sequence[_Piece]) -> bool:
+    """Whether pieces lie side by side along one variable, from its beginning to its end."""
+    first, last = pieces[0], pieces[-1]
+    is_side_by_side = all(before.end == after.first for before, after in pairwise(pieces))
+    is_whole = first.first == 0 and constant(last.end) == last.variable.extent
+    return is_side_by_side and is_whole and len({each.variable for each in pieces}) == 1
+
+
+def _are_long(pieces: Sequence[_Piece], store: Store) -> bool:
+    is_along = coefficient_of(store.buffer.offset(store.indices), pieces[0].variable) == constant(1)
+    return not is_along or min(each.end - each.first for each in pieces) >= SHORTEST
+
+
+def _loops(piece: _Piece, store: Store, variables: Sequence[Variable]) -> tuple[Statement, ...]:
+    def unguarded(value: Scalar) -> Scalar:
+        is_guarded = isinstance(value, Load) and value.guard is piece.condition
+        return replace(value, guard=None) if is_guarded and isinstance(value, Load) else value
+
+    body = (replace(store, value=rewrite(piece.value, unguarded, {})),)
+    return loops_within(body, variables, {piece.variable: (piece.first, piece.end)})
