@@ -34,7 +34,7 @@ inline const float* panels_of(context& context, const strided& right) {
 // Some rows by a panel. Sums of sums keep more digits than one long sum.
 template <int rows>
 void multiply_panel(const product_problem& problem, int64_t first_row, const float* panel, int64_t first_column) {
-    float_vector sums[rows][vectors] = {};
+    float_vector sums[vectors][rows] = {};
     const float* left = problem.left + first_row * problem.left_step;
     for (int64_t first = 0; first < problem.depth; first += part_depth) {
         float_vector totals[rows][vectors] = {};
@@ -53,14 +53,12 @@ void multiply_panel(const product_problem& problem, int64_t first_row, const flo
 #pragma GCC unroll 6
         for (int row = 0; row < rows; ++row)
 #pragma GCC unroll 4
-            for (int each = 0; each < vectors; ++each) sums[row][each] += totals[row][each];
+            for (int each = 0; each < vectors; ++each) sums[each][row] += totals[row][each];
     }
-    for (int row = 0; row < rows; ++row)
-        for (int64_t each = 0; each < vectors; ++each) {
-            const int64_t column = first_column + each * vector_lanes;
-            if (column < problem.columns)
-                problem.write(sums[row][each], first_row + row, column, std::min(vector_lanes, problem.columns - column));
-        }
+    for (int64_t each = 0; each < vectors; ++each) {
+        const int64_t column = first_column + each * vector_lanes;
+        if (column < problem.columns) problem.write(sums[each], first_row, column, std::min(vector_lanes, problem.columns - column));
+    }
 }
 
 inline void multiply_rows(const product_problem& problem, int64_t first_row, int64_t rows, const float* panel, int64_t first_column) {

@@ -21,12 +21,18 @@ struct product_problem {
 
     bool is_large() const { return rows * columns * depth > 65536; }
 
-    // Some columns of a row.
+    // Some columns of a row, or of several.
     void write(float_vector value, int64_t row, int64_t column, int64_t lanes) const {
+        float_vector values[] = {value};
+        write(values, row, column, lanes);
+    }
+    template <int count>
+    void write(float_vector (&values)[count], int64_t first_row, int64_t column, int64_t lanes) const {
         const auto finishing = finish.of(column, lanes);
-        float_vector values[] = {finish.only_clamps() ? finishing.clamped(value) : finishing(value)};
-        if (!finish.rest.is_empty()) finish.rest.run(values, {0, 0, row, column, lanes});
-        store_lanes(result + row * result_step + column, values[0], lanes);
+        const bool only_clamps = finish.only_clamps();
+        for (auto& value : values) value = only_clamps ? finishing.clamped(value) : finishing(value);
+        if (!finish.rest.is_empty()) finish.rest.run(values, {0, 0, first_row, column, lanes});
+        for (int row = 0; row < count; ++row) store_lanes(result + (first_row + row) * result_step + column, values[row], lanes);
     }
 };
 
