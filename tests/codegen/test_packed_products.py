@@ -62,6 +62,21 @@ def test_a_row_does_not_change_with_those_beside_it(compiled: torch.nn.Module) -
             assert torch.equal(all_rows[3:7], some)
 
 
+def test_products_by_one_constant_in_turn_are_the_same() -> None:
+    # The second is computed from the last column to the first.
+    class Thrice(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:  # type: ignore[override]
+            return [super(Thrice, self).forward(x * factor) for factor in (1, 2, 4)]
+
+    layer = Thrice(70, 130).eval()
+    compiled = precast.compile(layer, options={"freeze": True})
+    x = inputs_of(4)[0][:, :70]
+    with torch.no_grad():
+        first, *others = (each - layer.bias for each in compiled(x))
+        for factor, other in zip((2, 4), others, strict=True):
+            torch.testing.assert_close(other, first * factor, atol=1e-5, rtol=1e-5)
+
+
 def test_infinity_and_nan_stay_in_their_row(products: Products, compiled: torch.nn.Module) -> None:
     x, residual = inputs_of(5)
     x[1, 3], x[4, 0] = torch.inf, torch.nan

@@ -51,6 +51,9 @@ public:
     const precast_fallback fallback;
     void* const fallback_data;
     packed_weights& packed;
+    // The constant that was multiplied by last, and from which side it was read.
+    const float* last_panels = nullptr;
+    bool began_at_end = false;
 
 private:
     struct growing {

@@ -4,6 +4,8 @@
 // sum is added up depends on the depth alone, so that neither the other rows nor the number of threads change a number.
 #pragma once
 
+#include <omp.h>
+
 #include "product.h"
 
 namespace precast::packed_product {
@@ -72,12 +74,23 @@ inline void multiply_rows(const product_problem& problem, int64_t first_row, int
     }
 }
 
-inline void multiply(const product_problem& problem, const float* panels) {
-    const int64_t groups = (problem.rows + most_together - 1) / most_together;
+// A step after another multiplies by the same constant: what was read last is still in a cache, and is read first. Threads have
+// caches of their own, and keep to their columns.
+inline bool begins_at_end(context& context, const product_problem& problem, const float* panels) {
+    const bool is_alone = !problem.is_large() || omp_get_max_threads() == 1;
+    context.began_at_end = is_alone && context.last_panels == panels && !context.began_at_end;
+    context.last_panels = panels;
+    return context.began_at_end;
+}
+
+inline void multiply(context& context, const product_problem& problem, const float* panels) {
+    const int64_t groups = (problem.rows + most_together - 1) / most_together, last = rounded_up(problem.columns, panel_width) - panel_width;
+    const bool is_backwards = begins_at_end(context, problem, panels);
 #pragma omp parallel for if (problem.is_large())
-    for (int64_t column = 0; column < problem.columns; column += panel_width)
+    for (int64_t each = 0; each < problem.columns; each += panel_width)
         for (int64_t group = 0; group < groups; ++group) {
             const int64_t first = group * problem.rows / groups, end = (group + 1) * problem.rows / groups;
+            const int64_t column = is_backwards ? last - each : each;
             multiply_rows(problem, first, end - first, panels + column * problem.depth, column);
         }
 }

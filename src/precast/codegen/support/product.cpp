@@ -60,7 +60,7 @@ bool multiply_by_constant(context& context, const strided* inputs, const strided
     if (!has_vectors || !inputs[1].is_constant || result.sizes[0] > packed_product::most_rows) return false;
     const auto problem = problem_of(inputs, result, epilogue);
     const float* panels = problem ? packed_product::panels_of(context, inputs[1]) : nullptr;
-    if (panels) packed_product::multiply(*problem, panels);
+    if (panels) packed_product::multiply(context, *problem, panels);
     return panels != nullptr;
 }
 
