@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from precast.compilers.known_view import KnownView
 from precast.compilers.native_lowering import SegmentInputs, segment_inputs
 from precast.compilers.native_sizes import SizeReader, number_of, size_readers
 from precast.compilers.native_split import Segment, SplitGraph, ViewChain, is_size, makes_sizes
@@ -85,7 +84,6 @@ class CompiledGraph:
         self._passed_on = {node: self.constants[node] for node in _constants_outside_of_libraries(split)}
         self.initial_readers = tuple(size_readers(self.placeholders).values())
         self.steps = tuple(_running_steps(split, zip(entries, in_place, strict=True)))
-        self._views = {each: KnownView() for each in split.results if isinstance(each, ViewChain)}
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         values: Values = dict(zip(self.placeholders, inputs, strict=True))
@@ -97,19 +95,7 @@ class CompiledGraph:
             each.step.run(values, sizes)
             for node in each.dead:
                 del values[node]
-        return [self._returned(result, values, sizes) for result in self.split.results]
-
-    def _returned(self, result: object, values: Values, sizes: Sizes) -> Any:
-        if isinstance(result, fx.Node):
-            return _value(result, values, sizes)
-        if not isinstance(result, ViewChain):
-            return result
-        source, known = values[result.root], self._views[result]
-        view = None if sizes else known.of(source)
-        if view is None:
-            view = _viewed(source, result.views, sizes)
-            known.remember(source, view)
-        return view
+        return [_returned(result, values, sizes) for result in self.split.results]
 
 
 def _read_sizes(readers: Sequence[SizeReader], values: Values, sizes: Sizes) -> None:
@@ -179,8 +165,13 @@ def _value(node: fx.Node, values: Values, sizes: Mapping[str, int]) -> Any:
     return number_of(size, sizes)
 
 
-def _viewed(value: Any, views: Sequence[fx.Node], sizes: Mapping[str, int]) -> Any:
-    for view in views:
+def _returned(result: object, values: Values, sizes: Mapping[str, int]) -> Any:
+    if isinstance(result, fx.Node):
+        return _value(result, values, sizes)
+    if not isinstance(result, ViewChain):
+        return result
+    value = values[result.root]
+    for view in result.views:
         if view.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
             # An input may lie otherwise in memory than the traced one did.
             value = value.reshape([number_of(size, sizes) for size in tensor_of(view).shape])

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 _LSTM = 2
-# Each step is code of its own; eager's loop over steps costs little where there are many.
-_MOST_STEPS = 256
+# Each step is traced and lowered for itself, about 20 ms of a wait; with many, packing costs torch little beside them.
+_MOST_STEPS = 64
 
 
 def mkldnn_rnn_layer(
