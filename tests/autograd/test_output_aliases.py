@@ -38,6 +38,10 @@ def detached_input(x, y):
     return x.detach(), x * y
 
 
+def detached_part_of_input(x, y):
+    return x.detach()[7 % x.shape[0] :], x * y
+
+
 def unbound_input(x, y):
     return x.unbind(0)
 
@@ -104,6 +108,7 @@ FUNCTIONS = [
     input_and_its_view,
     view_of_view,
     detached_input,
+    detached_part_of_input,
     unbound_input,
     real_and_imaginary,
     intermediate_and_view,

@@ -214,11 +214,11 @@ def _history_root(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _replay(output: torch.Tensor, *, with_steps: bool, base: torch.Tensor) -> ViewReplay:
-    offset = output.storage_offset() - base.storage_offset()
-    if not with_steps or not isinstance(output, FunctionalTensor):
-        return ViewReplay(None, offset)
-    steps = _view_steps(output)
-    return ViewReplay(None if any(step.has_symbolic_inputs for step in steps) else steps, offset)
+    steps = _view_steps(output) if with_steps and isinstance(output, FunctionalTensor) else None
+    if steps is not None and not any(step.has_symbolic_inputs for step in steps):
+        return ViewReplay(steps)
+    is_detached = not output.requires_grad and _history_root(output) is not _history_root(base)
+    return ViewReplay(None, output.storage_offset() - base.storage_offset(), is_detached)
 
 
 def _view_steps(tensor: FunctionalTensor) -> tuple[torch._C._functionalization.ViewMeta, ...]:

@@ -53,10 +53,12 @@ class ViewReplay:
 
     ``steps`` are torch's recorded view operations. Where there are none (symbolic sizes, or a base that is itself a
     view), the alias is cut out of the base's memory by size, stride and offset; the offset counts from the base's.
+    ``is_detached``: autograd is not to know that the alias, cut out like this, is a view of the base.
     """
 
     steps: tuple[torch._C._functionalization.ViewMeta, ...] | None
     offset_from_base: int | torch.SymInt = 0
+    is_detached: bool = False
 
 
 @dataclass(frozen=True)

@@ -70,4 +70,5 @@ def _cut(
         return torch._C._functionalization.apply_view_meta_sequence(base, list(facts.replay.steps))
     assert layout is not None, "a view without steps has a layout"
     size, stride, offset = layout(inputs, computed)
-    return base.as_strided(size, stride, base.storage_offset() + offset)
+    source = base.detach() if facts.replay.is_detached else base
+    return source.as_strided(size, stride, base.storage_offset() + offset)
