@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from precast.ir.loops.index import Index, Variable, atom, coefficient_of, constant
 from precast.ir.loops.program import Loop, Statement
 from precast.ir.loops.rewriting import substitute_variables
-from precast.ir.loops.scalars import Apply, Constant, IndexValue, Scalar
+from precast.ir.loops.scalars import Apply, Constant, IndexValue, Load, Scalar, rewrite
 from precast.lower.inline import strip_names
 
 Ranges = dict[Variable, tuple[int, int]]
@@ -48,6 +49,15 @@ def ranges_of(condition: Scalar, variables: Sequence[Variable]) -> tuple[Ranges,
             ranges[variable] = (max(known[0], first), min(ends))
     empty = any(first >= end for first, end in ranges.values())
     return ({}, list(_conjuncts(condition))) if empty else (ranges, left)
+
+
+def where_holds(value: Scalar, condition: Scalar) -> Scalar:
+    """The value where the condition is known to hold: what is loaded only then is loaded."""
+
+    def unguarded(each: Scalar) -> Scalar:
+        return replace(each, guard=None) if isinstance(each, Load) and each.guard is condition else each
+
+    return rewrite(value, unguarded, {})
 
 
 def _conjuncts(condition: Scalar) -> Iterator[Scalar]:

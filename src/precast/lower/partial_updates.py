@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from precast.ir.loops.program import InputUpdate, Kernel, Loop, Store
-from precast.ir.loops.scalars import Apply, Load, Scalar, rewrite
+from precast.ir.loops.scalars import Apply, Load, Scalar
 from precast.lower.conditions import all_of
 from precast.lower.inline import strip_names
-from precast.lower.loop_ranges import loops_within, ranges_of
+from precast.lower.loop_ranges import loops_within, ranges_of, where_holds
 
 
 def changes_alone(kernel: Kernel, update: InputUpdate) -> Kernel:
@@ -29,7 +29,7 @@ def changes_alone(kernel: Kernel, update: InputUpdate) -> Kernel:
     condition, new, _ = value.arguments
     ranges, left = ranges_of(condition, variables)
     if not left:
-        new = rewrite(new, lambda each: _unguarded(each, condition), {})
+        new = where_holds(new, condition)
     guard = all_of(*left) if left else None
     body = loops_within((replace(store, value=new, guard=guard),), variables, ranges)
     return replace(kernel, body=body)
@@ -40,9 +40,3 @@ def _is_old(value: Scalar, store: Store, update: InputUpdate) -> bool:
     load = strip_names(value)
     is_element = isinstance(load, Load) and (load.indices, load.guard) == (store.indices, None)
     return is_element and isinstance(load, Load) and (load.buffer, store.buffer) == (update.input, update.result)
-
-
-def _unguarded(value: Scalar, condition: Scalar) -> Scalar:
-    """A load that needs the condition, where that holds."""
-    is_guarded = isinstance(value, Load) and value.guard is condition
-    return Load(value.buffer, value.indices) if is_guarded and isinstance(value, Load) else value

@@ -14,9 +14,9 @@ from itertools import chain, pairwise
 
 from precast.ir.loops.index import Variable, coefficient_of, constant
 from precast.ir.loops.program import Kernel, Loop, LoopProgram, Statement, Store, with_steps
-from precast.ir.loops.scalars import Apply, Load, Scalar, rewrite
+from precast.ir.loops.scalars import Apply, Scalar
 from precast.lower.inline import strip_names
-from precast.lower.loop_ranges import loops_within, ranges_of
+from precast.lower.loop_ranges import loops_within, ranges_of, where_holds
 
 FEWEST = 8
 """Of fewer pieces each element takes its own: one loop may be cheaper than several."""
@@ -91,9 +91,5 @@ def _are_long(pieces: Sequence[_Piece], store: Store) -> bool:
 
 
 def _loops(piece: _Piece, store: Store, variables: Sequence[Variable]) -> tuple[Statement, ...]:
-    def unguarded(value: Scalar) -> Scalar:
-        is_guarded = isinstance(value, Load) and value.guard is piece.condition
-        return replace(value, guard=None) if is_guarded and isinstance(value, Load) else value
-
-    body = (replace(store, value=rewrite(piece.value, unguarded, {})),)
+    body = (replace(store, value=where_holds(piece.value, piece.condition)),)
     return loops_within(body, variables, {piece.variable: (piece.first, piece.end)})

@@ -306,13 +306,13 @@ bool convolve_patches(const convolution& convolution, const Finish& finish) {
 #pragma omp parallel reduction(&& : is_finite)
     {
         const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-        const int64_t shared = work.blocks() - work.blocks() % threads;
+        const int64_t alone = work.blocks() - work.blocks() % threads;
         convolution.prepare_thread();
         float_vector not_finite = {};
-        for (int64_t number = thread; number < shared; number += threads) convolution.run_block(number, {0, 1}, thread, finish, not_finite);
+        for (int64_t number = thread; number < alone; number += threads) convolution.run_block(number, {0, 1}, thread, finish, not_finite);
         const team everybody{thread, threads};
         everybody.meet();
-        for (int64_t number = shared; number < work.blocks(); ++number) convolution.run_block(number, everybody, 0, finish, not_finite);
+        for (int64_t number = alone; number < work.blocks(); ++number) convolution.run_block(number, everybody, 0, finish, not_finite);
         for (int64_t lane = 0; lane < vector_lanes; ++lane) is_finite = is_finite && not_finite[lane] == 0;
     }
     return is_finite;
