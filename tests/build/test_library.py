@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from precast.build.built import find_library
 from precast.build.compiler import find_compiler
-from precast.build.library import build, find_library, start_build
+from precast.build.library import build, start_build
 from precast.build.onednn import find_onednn
 from precast.cache import CacheWarning, Store
 from precast.codegen.generate import generate

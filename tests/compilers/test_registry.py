@@ -113,9 +113,16 @@ def test_installed_name_is_refused_for_registration(offer):
 
 
 def test_two_installed_backends_of_one_name_are_refused(offer):
+    offer("twice", "somewhere:one")
+    offer("twice", "somewhere:else")
+    with pytest.raises(InputValueError, match=r"defined more than once: somewhere:one, somewhere:else"):
+        get_backend("twice")
+
+
+def test_our_names_mean_ours_whatever_is_installed(offer):
     offer("nop", "somewhere:else")
-    with pytest.raises(InputValueError, match=r"defined more than once: precast\.compilers.*, somewhere:else"):
-        get_backend("nop")
+    assert get_backend("nop").fw_compiler is nop
+    assert list_backends().count("nop") == 1
 
 
 def test_installed_thing_that_is_no_compiler_is_refused(offer):

@@ -9,7 +9,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from precast.build.library import Library, build
+from precast.build.built import Library
+from precast.build.library import build
 from precast.cache import Store
 from precast.codegen.describe import Entry
 from precast.codegen.generate import generate

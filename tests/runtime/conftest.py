@@ -7,7 +7,7 @@ import pytest
 from precast.artifact.manifest import packed_entry
 from precast.artifact.package import NativeCode, write_package
 from precast.artifact.weights import Weight
-from precast.build.library import Library
+from precast.build.built import Library
 from precast.codegen.describe import Entry, describe_entry
 from tests.lower.pipeline import build_entries, bullet_inputs, lowered, make_entry, tracer_bullet
 

@@ -6,7 +6,7 @@ After:  a ``FlatCall`` with eager's effects and gradients
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,10 +14,12 @@ from precast.autograd.boundary import FlatCall
 from precast.autograd.boundary.autograd_function import TrainingFacts, TrainingGraphs, differentiable_call
 from precast.autograd.boundary.grad_mode_readers import in_grad_mode
 from precast.autograd.boundary.mutation_epilogue import Update, apply_updates
-from precast.autograd.boundary.subclasses import Layout, over_wrappers
 from precast.autograd.boxing import BoxedCall, Compiled
 from precast.autograd.compilers_in_use import named_call
 from precast.autograd.graph_names import Compilation
+
+if TYPE_CHECKING:
+    from precast.autograd.boundary.subclasses import Layout
 
 INFERENCE, FORWARD, BACKWARD = "inference", "forward", "backward"
 """Kinds of graphs."""
@@ -35,7 +37,7 @@ class CallParts:
     """
 
     graphs: Mapping[str, Compiled]
-    layouts: Mapping[str, tuple[Sequence[Layout], Sequence[Layout]]] = field(default_factory=dict)
+    layouts: "Mapping[str, tuple[Sequence[Layout], Sequence[Layout]]]" = field(default_factory=dict)
     training: TrainingFacts | None = None
     reads_grad_mode: bool = False
     outside_autograd: bool = False
@@ -69,4 +71,8 @@ class CallParts:
         call = named_call(self.graphs[kind], compilation.graph_name(kind))
         if kind == FORWARD and self.reads_grad_mode:
             call = in_grad_mode(call)
-        return over_wrappers(call, *self.layouts.get(kind, ((), ())))
+        if kind not in self.layouts:
+            return call
+        from precast.autograd.boundary.subclasses import over_wrappers
+
+        return over_wrappers(call, *self.layouts[kind])

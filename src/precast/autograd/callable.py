@@ -12,7 +12,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -27,10 +27,12 @@ from precast.autograd.job import Job
 from precast.autograd.state_slots import ModuleSlots
 from precast.autograd.warm.second_order import second_order_later
 from precast.autograd.warm.start import warm_start
-from precast.ir.boundary import BoundaryFacts
 from precast.ir.opened_objects import flatten_opened
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.session import in_tracing_session
+
+if TYPE_CHECKING:
+    from precast.ir.boundary import BoundaryFacts
 
 _log = logging.getLogger("precast.autograd")
 _MANY_VARIANTS = 8
@@ -200,7 +202,7 @@ class AotCallable:
             return self._sizes_met.changing((*circumstances, dynamic_key(values)), leaves)
         return all_sizes(leaves) if self._dynamic else {}
 
-    def _second_order(self, function: FlatFunction, facts: BoundaryFacts) -> Gradients:
+    def _second_order(self, function: FlatFunction, facts: "BoundaryFacts") -> Gradients:
         """Gradients of a compiled call as a compiled function in turn, made when a caller first differentiates them."""
         from precast.differentiate import gradient_function
 

@@ -15,10 +15,13 @@ from torch import fx
 
 from precast._version import __version__
 from precast.autograd.boxing import Compiled, Compiler
+from precast.autograd.graph_names import compiling
 from precast.autograd.graph_text import graph_text
 from precast.autograd.size_names import Indescribable, SizeNames
 from precast.cache import CacheWarning, content_key, open_store, processor_identity
 from precast.errors import InputTypeError, PrecastError
+from precast.ir.graphs import placeholders_of
+from precast.ir.node_meta import value_of
 from precast.options import Options, as_options
 
 Finish = Callable[[], Compiled]
@@ -53,6 +56,16 @@ class StartingCompiler(Protocol):
     """A compiler that gives way before it is done: what ``start`` returns waits for the rest, once, and gives it."""
 
     def start(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], /) -> Finish: ...
+
+
+def start_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Finish:
+    """Hand one graph to a compiler, or to its cache, under its name, with its placeholders' fake values as examples.
+
+    What is returned gives the compiled graph; a compiler may be at work in between.
+    """
+    examples = [value_of(node) for node in placeholders_of(module.graph)]
+    with compiling(name):
+        return start_or_restore(compiler, module, examples)
 
 
 def start_or_restore(compiler: Compiler, module: fx.GraphModule, examples: Sequence[Any]) -> Finish:

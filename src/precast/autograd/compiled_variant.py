@@ -6,16 +6,18 @@ After:  ``CompiledVariant.run(values)``, what the user's function returns
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from precast.autograd.boundary import FlatCall
-from precast.autograd.boundary.duplicate_inputs import DuplicatePlan, plan_duplicates
-from precast.autograd.boundary.synthetic_bases import SyntheticBasePlan, plan_synthetic_bases
 from precast.autograd.call_key import static_key
 from precast.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
+
+if TYPE_CHECKING:
+    from precast.autograd.boundary.duplicate_inputs import DuplicatePlan
+    from precast.autograd.boundary.synthetic_bases import SyntheticBasePlan
 
 SizeCheck = Callable[[Sequence[Any]], bool]
 """Whether real inputs have sizes for which a trace is valid."""
@@ -29,18 +31,22 @@ class Overlap:
     """Which inputs are written into, and how those of the compiled call overlap with others."""
 
     written: tuple[int, ...]
-    duplicates: DuplicatePlan | None
-    bases: SyntheticBasePlan | None
+    duplicates: "DuplicatePlan | None"
+    bases: "SyntheticBasePlan | None"
 
     @classmethod
     def of(cls, tensors: Sequence[Any], written: tuple[int, ...]) -> "Overlap":
+        # Most programs write into nothing, and need not wait for this.
+        from precast.autograd.boundary.duplicate_inputs import plan_duplicates
+        from precast.autograd.boundary.synthetic_bases import plan_synthetic_bases
+
         duplicates = plan_duplicates(tensors, written)
         kept = duplicates.kept if duplicates else range(len(tensors))
         still_written = [number for number, place in enumerate(kept) if place in written]
         return cls(written, duplicates, plan_synthetic_bases([tensors[place] for place in kept], still_written))
 
     @property
-    def plans(self) -> list[DuplicatePlan | SyntheticBasePlan]:
+    def plans(self) -> "list[DuplicatePlan | SyntheticBasePlan]":
         return [plan for plan in (self.duplicates, self.bases) if plan is not None]
 
 

@@ -8,10 +8,6 @@ import torch
 from torch import fx
 
 from precast.autograd.boxing import BoxedCall, Compiled, Compiler, as_boxed
-from precast.autograd.compile_cache import Finish, start_or_restore
-from precast.autograd.graph_names import compiling
-from precast.ir.graphs import placeholders_of
-from precast.ir.node_meta import value_of
 from precast.partition import default_partition
 
 _REMEMBERED = "_precast_compilers"
@@ -84,16 +80,6 @@ def get_ready(compilers: CompilersInUse, state: Sequence[torch.Tensor]) -> None:
     compiler: object = compilers.forward
     if isinstance(compiler, ReadyCompiler):
         compiler.get_ready(state)
-
-
-def start_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Finish:
-    """Hand one graph to a compiler, or to its cache, under its name, with its placeholders' fake values as examples.
-
-    What is returned gives the compiled graph; a compiler may be at work in between.
-    """
-    examples = [value_of(node) for node in placeholders_of(module.graph)]
-    with compiling(name):
-        return start_or_restore(compiler, module, examples)
 
 
 def named_call(compiled: Compiled, name: str) -> BoxedCall:

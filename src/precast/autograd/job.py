@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from precast.autograd.call_parts import Gradients
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.graph_names import Compilation
-from precast.ir.boundary import BoundaryFacts
 from precast.tracing.flat_function import FlatFunction
+
+if TYPE_CHECKING:
+    from precast.ir.boundary import BoundaryFacts
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,6 @@ class Job:
 
     compilers: CompilersInUse
     compilation: Compilation
-    second_order: Callable[[FlatFunction, BoundaryFacts], Gradients]
+    second_order: "Callable[[FlatFunction, BoundaryFacts], Gradients]"
     static_inputs: tuple[int, ...] = ()
     module_names: Mapping[int, str] = field(default_factory=dict)

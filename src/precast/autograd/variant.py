@@ -16,14 +16,15 @@ from precast.autograd.boundary.alias_regeneration import regenerate_aliases
 from precast.autograd.boundary.autograd_function import TrainingFacts
 from precast.autograd.boundary.grad_mode_readers import reads_grad_mode
 from precast.autograd.boundary.kept_mutations import keep_mutations
-from precast.autograd.boundary.mutation_epilogue import updates_of
+from precast.autograd.boundary.mutation_epilogue import Update
 from precast.autograd.boundary.subclasses import by_value, plain_count
+from precast.autograd.boundary.traced_layout import TracedLayout, layout_of
 from precast.autograd.boundary.updates_in_place import mark_updates
 from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts
-from precast.autograd.compilers_in_use import start_graph
+from precast.autograd.compile_cache import start_graph
 from precast.autograd.job import Job
 from precast.autograd.trace_graphs import TracedGraph, trace_inference, trace_joint
-from precast.ir.boundary import BoundaryFacts, Relation
+from precast.ir.boundary import BoundaryFacts, InputFacts, Relation
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.node_meta import mark_state, value_of
 from precast.ops.cost import size_hint
@@ -42,7 +43,7 @@ def compile_variant(
     has_aliases = any(fact.relation is not Relation.FRESH for fact in facts.outputs)
     return replace(
         parts,
-        updates=updates_of(facts, inputs),
+        updates=_updates_of(facts, inputs),
         regenerate=partial(regenerate_aliases, facts=facts, fakes=inputs) if has_aliases else None,
     )
 
@@ -170,3 +171,19 @@ def _primals_in_gradients(traced: TracedGraph, plain_results: int) -> tuple[int,
         for number, parts in enumerate(primals)
         if any(part in seen and isinstance(value_of(part), torch.Tensor) for part in parts)
     )
+
+
+def _updates_of(facts: BoundaryFacts, fakes: Sequence[Any]) -> tuple[Update, ...]:
+    """The updates that a program makes; ``fakes`` are the inputs that it was traced with."""
+    return tuple(
+        Update(number, facts.inputs[number], _new_layout(facts.inputs[number], value, fakes[number], fakes))
+        for number, value in zip(facts.updated, facts.values, strict=False)
+    )
+
+
+def _new_layout(
+    facts: InputFacts, value: torch.Tensor, before: torch.Tensor, fakes: Sequence[Any]
+) -> TracedLayout | None:
+    if facts.replaces_storage or not facts.mutates_metadata:
+        return None
+    return layout_of(value, fakes, offset=value.storage_offset() - before.storage_offset())

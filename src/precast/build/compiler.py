@@ -8,9 +8,12 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precast.errors import BuildError
-from precast.ir.loops.sources import Effort
+
+if TYPE_CHECKING:
+    from precast.ir.loops.sources import Effort
 
 CANDIDATES = ("g++", "c++", "clang++")
 # NaN and infinity keep their meaning; what is given up is errno, trapping, and nothing else. Products and sums are

@@ -7,31 +7,15 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
+from precast.build.built import LIBRARIES, Library
 from precast.build.compiler import LINK_FLAGS, Compiler, find_compiler, run_compiler
 from precast.build.objects import Tools, compile_early, compile_objects, object_keys
 from precast.build.onednn import find_onednn
 from precast.build.progress import showing_progress
 from precast.cache import Store, content_key
-from precast.errors import BuildError
 from precast.ir.loops.sources import Sources
-
-LIBRARIES = "libraries"
-"""The kind of the store's entries."""
-
-
-@dataclass(frozen=True)
-class Library:
-    """A built shared library, and which others it needs to find loaded: file names such as ``libdnnl.so.3``.
-
-    The store may evict the file: build and load it inside ``store.held()``.
-    """
-
-    key: str
-    path: Path
-    needs: tuple[str, ...] = ()
 
 
 def build(
@@ -127,16 +111,3 @@ def _data_object(symbol: str, path: Path, folder: Path, compiler: Compiler) -> P
     source.write_text("\n".join(lines) + "\n")
     run_compiler(compiler, ["-c", source, "-o", made], what="to put data into a library")
     return made
-
-
-def find_library(key: str, needs: tuple[str, ...], *, store: Store) -> Library:
-    """A library that was built before; a ``BuildError`` if it is there no more."""
-
-    def refuse(_: Path) -> None:
-        raise BuildError(
-            "a stored program refers to a library that is not in the cache",
-            why="the cache dropped it to make room",
-            fix="nothing need be done: it is built again",
-        )
-
-    return Library(key, store.file(LIBRARIES, key, refuse, suffix=".so"), needs)

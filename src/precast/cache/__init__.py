@@ -1,7 +1,6 @@
 """Results that may be used again, on disk: checked when read, bounded in size, private to the user. Needs no torch."""
 
 from precast.cache.folder import CacheWarning
-from precast.cache.info import KindInfo, StoreInfo
 from precast.cache.keys import content_key
 from precast.cache.machine import processor_identity
 from precast.cache.sources import own_sources
@@ -9,9 +8,7 @@ from precast.cache.store import Store, open_store
 
 __all__ = [
     "CacheWarning",
-    "KindInfo",
     "Store",
-    "StoreInfo",
     "content_key",
     "open_store",
     "own_sources",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precast.cache.entries import (
     DamagedEntry,
@@ -26,11 +27,13 @@ from precast.cache.entries import (
 )
 from precast.cache.eviction import choose_evicted
 from precast.cache.folder import CacheWarning, check_private, make_private
-from precast.cache.info import StoreInfo, summarize
 from precast.cache.lock import alone, shared
 from precast.cache.scratch import new_scratch_folder
 from precast.errors import CacheError
 from precast.options import Options
+
+if TYPE_CHECKING:
+    from precast.cache.info import StoreInfo
 
 _log = logging.getLogger("precast.cache")
 
@@ -109,12 +112,14 @@ class Store:
             with self._carrying_on():
                 self._make_room(0)
 
-    def info(self) -> StoreInfo:
+    def info(self) -> "StoreInfo":
         """What the store holds. Raises CacheError if its folder must not be used."""
+        from precast.cache.info import StoreInfo, summarize
+
         entries = all_entries(self._folder) if self._is_there() else ()
         return StoreInfo(self.directory, self.limit, summarize(entries), self._hits, self._misses)
 
-    def clear(self) -> StoreInfo:
+    def clear(self) -> "StoreInfo":
         """Remove every entry, and tell what was there."""
         before = self.info()
         if self._is_there():

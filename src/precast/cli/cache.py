@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from precast.cache import Store, StoreInfo, open_store
+from precast.cache import Store, open_store
+from precast.cache.info import StoreInfo
 from precast.cli.amounts import bytes_text
 from precast.errors import CacheError
 from precast.options import Options

@@ -10,7 +10,8 @@ import torch
 from torch import fx
 
 from precast.autograd.graph_names import get_aot_graph_name
-from precast.build.library import Library, build_early, find_library, start_build
+from precast.build.built import Library, find_library
+from precast.build.library import build_early, start_build
 from precast.cache import Store, open_store
 from precast.codegen.describe import Entry as ProgramEntry
 from precast.codegen.generate import generate

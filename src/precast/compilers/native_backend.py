@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from precast.build.built import Library, find_library
 from precast.build.compiler import find_compiler
-from precast.build.library import Library, build_early, find_library
 from precast.cache import content_key, open_store, own_sources
-from precast.compilers.native_partition import native_partition
 from precast.compilers.native_standalone import StandaloneGraph, graph_of
 from precast.compilers.registry import Backend
 from precast.errors import BuildError
@@ -75,6 +74,7 @@ class NativeCompiler:
 
     def get_ready(self, state: Sequence[torch.Tensor]) -> None:
         """Begin to build the routines that programs over such state call, while they are traced."""
+        from precast.build.library import build_early
         from precast.codegen.routines import routine_sources
 
         options = as_options(self.options)
@@ -134,6 +134,15 @@ def _open_entries(library: Library, stored: Mapping[str, Any]) -> tuple[Entry, .
 
         return open_entries(library, StoredGraph.from_bytes(json.dumps(stored).encode()).programs)
     return tuple(library_entries(library.path, needs=library.needs))
+
+
+def native_partition(
+    joint_module: fx.GraphModule, joint_inputs: Sequence[object], **others: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Split for native code; how that is done is loaded with the first graph."""
+    from precast.compilers import native_partition as stage
+
+    return stage.native_partition(joint_module, joint_inputs, **others)
 
 
 class LaterDecompositions(Mapping[Any, Callable[..., Any]]):

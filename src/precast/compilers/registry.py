@@ -108,9 +108,10 @@ def list_backends() -> list[str]:
 
 
 def _find_entry(name: str) -> EntryPoint:
-    offers = _offered().get(name, [])
     if name in _BUILT_IN:
-        offers = [EntryPoint(name, _BUILT_IN[name], ENTRY_POINT_GROUP), *offers]
+        # Not even looked for among what is installed: that reads a file of every package.
+        return EntryPoint(name, _BUILT_IN[name], ENTRY_POINT_GROUP)
+    offers = _offered().get(name, [])
     if not offers:
         raise _unknown(name)
     if len({offer.value for offer in offers}) > 1:

@@ -4,15 +4,19 @@ Before: ``inner([x]) -> [x_new, y]``
 After:  ``outer([x]) -> [y]``, and ``x`` holds ``x_new``, with gradients flowing through the update where eager's do.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from precast.autograd.boundary import FlatCall
-from precast.autograd.boundary.traced_layout import TracedLayout, layout_of
-from precast.ir.boundary import BoundaryFacts, InputFacts
+
+if TYPE_CHECKING:
+    from precast.autograd.boundary.traced_layout import TracedLayout
+    from precast.ir.boundary import InputFacts
 
 _is_inference = torch.Tensor.is_inference
 
@@ -24,14 +28,6 @@ class Update:
     number: int
     facts: InputFacts
     layout: TracedLayout | None = None
-
-
-def updates_of(facts: BoundaryFacts, fakes: Sequence[Any]) -> tuple[Update, ...]:
-    """The updates that a program makes; ``fakes`` are the inputs that it was traced with."""
-    return tuple(
-        Update(number, facts.inputs[number], _layout(facts.inputs[number], value, fakes[number], fakes))
-        for number, value in zip(facts.updated, facts.values, strict=False)
-    )
 
 
 def apply_updates(inner: FlatCall, updates: Sequence[Update]) -> FlatCall:
@@ -66,12 +62,6 @@ def _refuse_inference_tensors(originals: Sequence[torch.Tensor]) -> None:
     if not torch.is_inference_mode_enabled():
         for original in filter(_is_inference, originals):
             original.copy_(original)
-
-
-def _layout(facts: InputFacts, value: torch.Tensor, before: torch.Tensor, fakes: Sequence[Any]) -> TracedLayout | None:
-    if facts.replaces_storage or not facts.mutates_metadata:
-        return None
-    return layout_of(value, fakes, offset=value.storage_offset() - before.storage_offset())
 
 
 def _take_data(original: torch.Tensor, value: torch.Tensor, facts: InputFacts) -> None:

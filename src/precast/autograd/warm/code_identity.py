@@ -2,7 +2,9 @@
 
 import hashlib
 from collections.abc import Iterator
-from types import CodeType
+from types import CodeType, EllipsisType, NoneType
+
+_PLAIN = frozenset({NoneType, EllipsisType, bool, int, float, complex, str, bytes})
 
 
 def code_digest(code: CodeType) -> bytes:
@@ -12,15 +14,21 @@ def code_digest(code: CodeType) -> bytes:
         code.co_qualname, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_argcount,
         code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, len(instructions), len(handlers),
     )  # fmt: skip
-    parts = [repr(facts).encode(), instructions, handlers, *map(_constant, code.co_consts)]
+    parts = [repr(facts).encode(), instructions, handlers, _constants(code.co_consts)]
     return hashlib.sha256(b"".join(parts)).digest()
+
+
+def _constants(values: tuple[object, ...]) -> bytes:
+    if _PLAIN.issuperset(map(type, values)):
+        return repr(values).encode()
+    return b"(%b)" % b",".join(map(_constant, values))
 
 
 def _constant(value: object) -> bytes:
     if isinstance(value, CodeType):
         return code_digest(value)
     if isinstance(value, tuple):
-        return b"(%b)" % b",".join(map(_constant, value))
+        return _constants(value)
     if isinstance(value, frozenset):
         # In any order: that of strings changes from process to process.
         return b"{%b}" % b",".join(sorted(map(_constant, value)))

@@ -44,7 +44,7 @@ _UNTOLD = frozenset({
     "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__abstractmethods__",
     "_abc_impl", "__parameters__", "__orig_bases__", "__firstlineno__", "__static_attributes__", "__annotate__",
 })  # fmt: skip
-_MOST_PARTS = 200_000
+_MOST_WORDS = 200_000
 _DEEPEST = 100
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -76,7 +76,8 @@ class Description:
         self._numbers: dict[int, int] = {}
         # Kept alive, so that identities stay their own.
         self._kept: list[object] = []
-        self._parts = self._depth = 0
+        self._rules: dict[type, _Rule] = {}
+        self._depth = 0
         self.functions: dict[int, types.FunctionType] = {}
         """Every function that was compared with all that it holds; of others only the code was."""
         self.opaque: set[str] = set()
@@ -89,7 +90,7 @@ class Description:
         self._hash_words()
         made = Description()
         made._digest, made._numbers, made._kept = self._digest.copy(), dict(self._numbers), list(self._kept)
-        made._parts, made.functions, made.opaque = self._parts, dict(self.functions), set(self.opaque)
+        made.functions, made.opaque = dict(self.functions), set(self.opaque)
         made.reads_caches = self.reads_caches
         return made
 
@@ -104,9 +105,6 @@ class Description:
 
     def word(self, text: str) -> None:
         """Add a word of the describer's own."""
-        self._parts += 1
-        if self._parts > _MOST_PARTS:
-            raise Indescribable("more objects than are worth comparing")
         self._words.append(f"{len(text)}:{text}")
 
     def add(self, value: Any) -> None:
@@ -133,6 +131,8 @@ class Description:
         """Add objects in their order, and how many they are."""
         listed = list(values)
         self.word(str(len(listed)))
+        if len(listed) + len(self._words) > _MOST_WORDS:
+            raise Indescribable("more objects than are worth comparing")
         for value in listed:
             self.add(value)
 
@@ -140,11 +140,20 @@ class Description:
         """Add what an object's own dictionary holds, by name."""
         held = vars(value)
         for name in sorted(held):
-            self.word(f".{name}")
             if _is_kept_hash(name, held[name]):
+                self.word(f".{name}")
                 self.opaque.add(name)
             else:
-                self.add(held[name])
+                self._attribute(name, held[name])
+
+    def _attribute(self, name: str, value: Any) -> None:
+        kind = type(value)
+        if kind in _PLAIN:
+            # By far the most.
+            self.word(f".{name} {kind.__name__} {value!r}")
+        else:
+            self.word(f".{name}")
+            self.add(value)
 
     def _once(self, value: Any, describe: Callable[[Any], None]) -> None:
         known = self._numbers.get(id(value))
@@ -153,6 +162,8 @@ class Description:
             return
         self._numbers[id(value)] = len(self._kept)
         self._kept.append(value)
+        if len(self._words) > _MOST_WORDS:
+            raise Indescribable("more objects than are worth comparing")
         if self._depth > _DEEPEST:
             raise Indescribable("objects that are nested too deeply")
         self._depth += 1
@@ -176,6 +187,10 @@ class Description:
             self.add(wrapped)
 
     def _class(self, kind: type) -> None:
+        known = self._numbers.get(id(kind))
+        if known is not None:
+            self.word(f"class {known}")
+            return
         self.word(f"class {kind.__module__} {kind.__qualname__}")
         if isinstance(kind, abc.ABCMeta):
             self.word(" ".join(sorted(_registered_with(kind))))
@@ -234,9 +249,10 @@ class Description:
         return True
 
     def _object(self, value: Any) -> None:
-        describe = _RULES.get(type(value)) or next(
-            (rule for kinds, rule in _SUBCLASS_RULES if isinstance(value, kinds)), Description._instance
-        )
+        kind = type(value)
+        describe = self._rules.get(kind)
+        if describe is None:
+            describe = self._rules[kind] = _rule_for(kind)
         describe(self, value)
 
     def _list(self, value: Any) -> None:
@@ -252,7 +268,10 @@ class Description:
         self._class(type(value))
         if isinstance(value, collections.defaultdict):
             self.add(value.default_factory)
-        self.add_all(value.keys())
+        if set(map(type, value)) == {str}:
+            self.word(repr(list(value)))
+        else:
+            self.add_all(value.keys())
         self.add_all(value.values())
         self._own_attributes(value)
 
@@ -313,13 +332,12 @@ class Description:
         self._class(type(module))
         hooks = [name for name in _HOOKS if vars(module).get(name)]
         if hooks:
-            raise Indescribable(f"a module with hooks ({hooks[0]})")
+            raise Indescribable(f"a module with hooks ({min(hooks)})")
         self.word(" ".join(f"{name}{tensor is None}" for name, tensor in module._parameters.items()))
         self.word(" ".join(f"{name}{tensor is None}" for name, tensor in module._buffers.items()))
         for name, value in vars(module).items():
             if name not in _HOOKS and name not in _TENSORS:
-                self.word(f".{name}")
-                self.add(value)
+                self._attribute(name, value)
 
     def _instance(self, value: Any) -> None:
         kind = type(value)
@@ -388,11 +406,18 @@ def is_trusted(module: str | None) -> bool:
     return package in ("torch", "precast") or package in sys.stdlib_module_names
 
 
+def _rule_for(kind: type) -> "_Rule":
+    """How objects of a class are described."""
+    return _RULES.get(kind) or next(
+        (rule for kinds, rule in _SUBCLASS_RULES if issubclass(kind, kinds)), Description._instance
+    )
+
+
 _HEAP_TYPE = 1 << 9
 _CODE = (types.FunctionType, staticmethod, classmethod, property)
 _EMPTY = torch.nn.Module()
 _TENSORS = ("_parameters", "_buffers")
-_HOOKS = tuple(name for name in vars(_EMPTY) if "hook" in name and isinstance(vars(_EMPTY)[name], dict))
+_HOOKS = frozenset(name for name in vars(_EMPTY) if "hook" in name and isinstance(vars(_EMPTY)[name], dict))
 
 _Rule = Callable[[Description, Any], None]
 _RULES: dict[type, _Rule] = {

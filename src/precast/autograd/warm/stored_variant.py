@@ -4,7 +4,7 @@ Kept are calls over plain tensors of fixed sizes, whose effects are updates of i
 restore what they made without the graph.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,7 +17,6 @@ from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.graph_names import Compilation
 from precast.autograd.size_names import Indescribable
 from precast.autograd.warm.output_tree import constant_data, constant_of, tree_builder, tree_data
-from precast.ir.boundary import InputFacts
 
 
 @runtime_checkable
@@ -77,7 +76,7 @@ def variant_of(
         training=None if training is None else TrainingFacts(**{name: _tuples(training[name]) for name in training}),
         reads_grad_mode=data["reads_grad_mode"],
         outside_autograd=data["outside_autograd"],
-        updates=tuple(Update(number, InputFacts(**facts)) for number, facts in data["updates"]),
+        updates=_updates(data["updates"]) if data["updates"] else (),
     )
     return CompiledVariant(
         call=parts.assemble(compilation, second_order if parts.training else None),
@@ -103,6 +102,12 @@ def _update_data(update: Update) -> tuple[int, dict[str, bool]]:
     if facts.mutates_metadata or facts.replaces_storage or update.layout is not None:
         raise Indescribable("an input whose sizes or memory change")
     return update.number, {"mutates_data": True, "update_needs_gradient": facts.update_needs_gradient}
+
+
+def _updates(data: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Update, ...]:
+    from precast.ir.boundary import InputFacts
+
+    return tuple(Update(number, InputFacts(**facts)) for number, facts in data)
 
 
 def _outputs_data(outputs: OutputPlan) -> dict[str, Any]:

@@ -1,0 +1,37 @@
+"""Libraries that are built, and how they are found again. Loads nothing of what builds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from precast.cache import Store
+from precast.errors import BuildError
+
+LIBRARIES = "libraries"
+"""The kind of the store's entries."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A built shared library, and which others it needs to find loaded: file names such as ``libdnnl.so.3``.
+
+    The store may evict the file: build and load it inside ``store.held()``.
+    """
+
+    key: str
+    path: Path
+    needs: tuple[str, ...] = ()
+
+
+def find_library(key: str, needs: tuple[str, ...], *, store: Store) -> Library:
+    """A library that was built before; a ``BuildError`` if it is there no more."""
+
+    def refuse(_: Path) -> None:
+        raise BuildError(
+            "a stored program refers to a library that is not in the cache",
+            why="the cache dropped it to make room",
+            fix="nothing need be done: it is built again",
+        )
+
+    return Library(key, store.file(LIBRARIES, key, refuse, suffix=".so"), needs)
