@@ -7,7 +7,6 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -29,8 +28,6 @@ Finish = Callable[[], Compiled]
 KIND = "graphs"
 
 _log = logging.getLogger("precast.autograd")
-# They say where results are kept, not what they are.
-_INDIFFERENT_OPTIONS = ("cache_directory", "cache_bytes")
 
 
 class StoringCompiler(Protocol):
@@ -133,16 +130,8 @@ def compile_key(
 ) -> str:
     """A hash of everything that decides what ``compiler`` makes of the graph. Raises Indescribable."""
     text = graph_text(module, examples, sizes)
-    circumstances = [*_options_text(options), *_identity(compiler), *_surroundings(), processor_identity()]
+    circumstances = [options.telling, *_identity(compiler), *_surroundings(), processor_identity()]
     return content_key([text, sizes.assumptions(), *circumstances])
-
-
-def _options_text(options: Options) -> list[str]:
-    return [
-        f"{field.name}={getattr(options, field.name)!r}"
-        for field in fields(options)
-        if field.name not in _INDIFFERENT_OPTIONS
-    ]
 
 
 def _identity(compiler: StoringCompiler) -> list[str]:

@@ -15,7 +15,6 @@ from precast.autograd.warm.surroundings import surroundings
 from precast.options import as_options
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-_INDIFFERENT_OPTIONS = ("cache_directory", "cache_bytes")
 
 
 def describe_call(
@@ -61,9 +60,7 @@ def _describe_function(function: Callable[..., Any], description: Description) -
 def _describe_compilers(compilers: CompilersInUse, description: Description) -> None:
     for compiler in (compilers.forward, compilers.backward, compilers.inference):
         description.word(f"{type(compiler).__module__} {type(compiler).__qualname__} {compiler.cache_key}")  # type: ignore[attr-defined]
-        options = as_options(getattr(compiler, "options", None))
-        chosen = {name: value for name, value in vars(options).items() if name not in _INDIFFERENT_OPTIONS}
-        description.word(repr(chosen))
+        description.word(as_options(getattr(compiler, "options", None)).telling)
     description.add(compilers.partition)
     _describe_decompositions(compilers.decompositions, description)
     description.word(str(compilers.keep_inference_input_mutations))
