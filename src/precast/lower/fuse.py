@@ -24,6 +24,7 @@ from precast.ir.loops.program import (
 )
 from precast.ir.loops.rewriting import number_variables
 from precast.ir.loops.scalars import Constant, Load, Named, Scalar, apply
+from precast.lower.by_image import take_image_by_image
 from precast.lower.coalesce import scatter_onto, write_in_place
 from precast.lower.collapse import collapse_loops
 from precast.lower.epilogues import absorb_epilogues
@@ -64,6 +65,7 @@ def fuse(program: LoopProgram) -> LoopProgram:
         update_inputs,
         overwrite_dying,
         group_kernels,
+        take_image_by_image,
     ):
         program = fusing_pass(program)
     return program
