@@ -49,6 +49,15 @@ def test_one_image_after_the_other():
     assert plan(program).arena_size.constant < IMAGES.nbytes * 2, "one place serves all images"
 
 
+def test_many_images_go_some_at_a_time():
+    function, (_, *filters) = CASES["residual"]
+    inputs = [floats(35, 8, 48, 48).to(memory_format=torch.channels_last), *filters]
+    program = fused(function, inputs)
+    counts = [step.outputs[0].shape[0].constant for step in program.steps if isinstance(step, LibraryCall)]
+    assert counts == [3] * 33 + [2] * 3
+    torch.testing.assert_close(interpret(program, inputs)[0], function(*inputs), rtol=1e-4, atol=1e-4)
+
+
 def test_what_others_see_stays_whole():
     assert len(convolutions(fused(*CASES["seen_between"]))) == 2
 

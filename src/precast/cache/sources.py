@@ -1,7 +1,7 @@
 """Our own sources by what they hold: a checkout changes without its version changing.
 
-Reading them all takes longer than the rest of a start, so what they hold is kept in the cache under what the file
-system tells of them: names, sizes, times.
+Every start asks, and reading them all takes a while, so what they hold is kept in the cache under what the file system
+tells of them: names, sizes, times.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Take convolutions that follow each other through one image at a time, where a batch would not stay in a cache.
+"""Take a batch through convolutions that follow each other one image at a time, where all would not stay in a cache.
 
 Before::
 
@@ -11,14 +11,15 @@ After::
     call conv_1: b[0:1] = convolution(a_0, v)
     call conv: a_1 = convolution(x[1:2], w)  …
 
-What lies between them is written and read again at once, and one image's takes the place of the image's before.
+What lies between them is written and read again at once, and each image's takes the place of that before. Images of
+large batches go some at a time: every turn is written out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from precast.ir.loops.buffers import Buffer, View
@@ -28,6 +29,9 @@ from precast.ir.loops.program import LibraryCall, LoopProgram, Step, read_by, wi
 _ROUTINES = frozenset({"convolution", "depthwise_convolution"})
 _STAYS = 1 << 22
 """How many bytes of images a step may touch before it is worth its while: some times a core's own cache."""
+_NEVER_STAYS = 1 << 25
+"""With how many bytes a turn gains nothing over the whole batch."""
+_MOST_TURNS = 16
 
 
 def take_image_by_image(program: LoopProgram) -> LoopProgram:
@@ -51,7 +55,8 @@ def _image_count(step: Step) -> int | None:
     if count is None or count < 2 or filters is None or None in images:
         return None
     bytes_touched = sum(each for each in images if each is not None)
-    is_worth_it = bytes_touched > _STAYS and filters * count < bytes_touched
+    turns = -(-count // _turn(count))
+    is_worth_it = _STAYS < bytes_touched < _NEVER_STAYS * turns and filters * turns < bytes_touched
     return count if is_worth_it and all(map(_holds_images_in_order, _images(step))) else None
 
 
@@ -78,38 +83,45 @@ def _holds_images_in_order(view: View) -> bool:
     )
 
 
+def _turn(count: int) -> int:
+    """How many images of a batch are taken at a time."""
+    return -(-count // _MOST_TURNS)
+
+
 def _by_image(chain: Sequence[Step], count: int, users: Counter[Buffer]) -> Iterator[Step]:
-    """The steps of a chain for each image; what nobody else touches becomes memory for one image."""
+    """The steps of a chain for each turn; what nobody else touches becomes memory for the images of one turn."""
     inside = Counter(buffer for step in chain for buffer in _touched(step))
     between = {view.buffer for step in chain for view in _images(step) if inside[view.buffer] == users[view.buffer]}
     if not between:
         yield from chain
         return
-    for image in range(count):
-        own = {each: _buffer_of_image(each, image) for each in between}
+    for first in range(0, count, _turn(count)):
+        turn = _Turn(first, min(_turn(count), count - first), between)
         for step in chain:
             assert isinstance(step, LibraryCall), "only convolutions are in a chain"
-            images = len(step.own_inputs)
-            yield replace(
-                step,
-                inputs=tuple(
-                    _view_of_image(view, image, own) if place == 0 or place >= images else view
-                    for place, view in enumerate(step.inputs)
-                ),
-                outputs=tuple(_view_of_image(view, image, own) for view in step.outputs),
+            own = len(step.own_inputs)
+            inputs = (
+                turn.part_of(view) if place == 0 or place >= own else view for place, view in enumerate(step.inputs)
             )
+            yield replace(step, inputs=tuple(inputs), outputs=tuple(map(turn.part_of, step.outputs)))
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """So many images from the first one on; `between` are the buffers that each turn has its own of."""
+
+    first: int
+    count: int
+    between: Set[Buffer]
+
+    def part_of(self, view: View) -> View:
+        shape = (constant(self.count), *view.shape[1:])
+        if view.buffer not in self.between:
+            return replace(view, shape=shape, offset=view.offset + view.strides[0] * self.first)
+        size = (constant(self.count), *view.buffer.shape[1:])
+        own = replace(view.buffer, name=f"{view.buffer.name}_image_{self.first}", shape=size)
+        return replace(view, buffer=own, shape=shape)
 
 
 def _touched(step: Step) -> set[Buffer]:
     return {*read_by(step), *written_by(step)}
-
-
-def _buffer_of_image(buffer: Buffer, image: int) -> Buffer:
-    return replace(buffer, name=f"{buffer.name}_image_{image}", shape=(constant(1), *buffer.shape[1:]))
-
-
-def _view_of_image(view: View, image: int, own: dict[Buffer, Buffer]) -> View:
-    shape = (constant(1), *view.shape[1:])
-    if view.buffer in own:
-        return replace(view, buffer=own[view.buffer], shape=shape)
-    return replace(view, shape=shape, offset=view.offset + view.strides[0] * image)
