@@ -53,11 +53,6 @@ class Options:
         for name in _SETTINGS:
             object.__setattr__(self, name, _understand(name, getattr(self, name), at=f"option {name!r}"))
 
-    @property
-    def telling(self) -> str:
-        """The choices that decide what is made, and not where it is kept, as text."""
-        return repr({name: value for name, value in vars(self).items() if not name.startswith("cache_")})
-
     @classmethod
     def from_environment(cls, **overrides: Any) -> "Options":
         """The options that the environment asks for, where no keyword argument says otherwise."""
@@ -74,6 +69,11 @@ class Options:
             if variable is not None and name not in overrides
         }
         return cls(**values, **overrides)
+
+
+def telling(options: Options) -> str:
+    """The choices that decide what is made, and not where it is kept, as text."""
+    return repr({name: value for name, value in vars(options).items() if not name.startswith("cache_")})
 
 
 def as_options(value: Options | Mapping[str, object] | None) -> Options:

@@ -5,7 +5,6 @@ import torch
 
 import precast
 from precast.build import library
-from precast.compilers import native_backend
 from precast.errors import BuildError
 from precast.options import Options
 
@@ -14,13 +13,13 @@ from precast.options import Options
 def begun(monkeypatch):
     """The units that were begun early, by name."""
     names = []
-    start = native_backend.build_early
+    start = library.build_early
 
     def note(sources, **others):
         names.append([unit.name for unit in sources.units])
         start(sources, **others)
 
-    monkeypatch.setattr(native_backend, "build_early", note)
+    monkeypatch.setattr(library, "build_early", note)
     return names
 
 
@@ -34,7 +33,7 @@ def test_routines_are_begun_when_a_trace_begins_by_what_the_parameters_are(tmp_p
 
 
 def test_what_a_lowered_program_calls_is_begun_before_it_is_fused(tmp_path, begun, monkeypatch):
-    monkeypatch.setattr(precast.compilers.native, "build_early", native_backend.build_early)
+    monkeypatch.setattr(precast.compilers.native, "build_early", library.build_early)
     compiled_in(tmp_path, torch.mm)(torch.ones(2, 2), torch.ones(2, 2))
     assert begun == [["support.cpp"], ["support.cpp", "matmul.cpp", "product.cpp"]]
 

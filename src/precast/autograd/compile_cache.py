@@ -21,7 +21,7 @@ from precast.cache import CacheWarning, content_key, open_store, processor_ident
 from precast.errors import InputTypeError, PrecastError
 from precast.ir.graphs import placeholders_of
 from precast.ir.node_meta import value_of
-from precast.options import Options, as_options
+from precast.options import Options, as_options, telling
 
 Finish = Callable[[], Compiled]
 
@@ -130,7 +130,7 @@ def compile_key(
 ) -> str:
     """A hash of everything that decides what ``compiler`` makes of the graph. Raises Indescribable."""
     text = graph_text(module, examples, sizes)
-    circumstances = [options.telling, *_identity(compiler), *_surroundings(), processor_identity()]
+    circumstances = [telling(options), *_identity(compiler), *_surroundings(), processor_identity()]
     return content_key([text, sizes.assumptions(), *circumstances])
 
 

@@ -12,7 +12,7 @@ from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.size_names import Indescribable
 from precast.autograd.warm.description import Description
 from precast.autograd.warm.surroundings import surroundings
-from precast.options import as_options
+from precast.options import as_options, telling
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
@@ -60,7 +60,7 @@ def _describe_function(function: Callable[..., Any], description: Description) -
 def _describe_compilers(compilers: CompilersInUse, description: Description) -> None:
     for compiler in (compilers.forward, compilers.backward, compilers.inference):
         description.word(f"{type(compiler).__module__} {type(compiler).__qualname__} {compiler.cache_key}")  # type: ignore[attr-defined]
-        description.word(as_options(getattr(compiler, "options", None)).telling)
+        description.word(telling(as_options(getattr(compiler, "options", None))))
     description.add(compilers.partition)
     _describe_decompositions(compilers.decompositions, description)
     description.word(str(compilers.keep_inference_input_mutations))
