@@ -1,7 +1,7 @@
 """Gradients of gradients of a call that was not traced: it is analyzed when they are first asked for."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -9,10 +9,12 @@ from torch.utils import _pytree as pytree
 from precast.autograd.ambient import ambient_of
 from precast.autograd.call_parts import Gradients
 from precast.autograd.state_slots import ModuleSlots
-from precast.ir.boundary import BoundaryFacts
 from precast.ir.opened_objects import opened
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.session import tracing_session
+
+if TYPE_CHECKING:
+    from precast.ir.boundary import BoundaryFacts
 
 
 def second_order_later(
@@ -20,7 +22,7 @@ def second_order_later(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     slots: ModuleSlots,
-    second_order: Callable[[FlatFunction, BoundaryFacts], Gradients],
+    second_order: "Callable[[FlatFunction, BoundaryFacts], Gradients]",
 ) -> Gradients:
     """Gradients of a call like this one. Holds no tensor of the call: it gets those of the call that asks."""
     leaves, tree = pytree.tree_flatten(opened((tuple(args), dict(kwargs))))
