@@ -1,5 +1,3 @@
-import os
-
 import pytest
 
 from precast.cache import own_sources
@@ -37,16 +35,4 @@ def test_what_is_no_source_does_not_count(package):
     (package / "lower/__pycache__").mkdir()
     (package / "lower/__pycache__/rule.py").write_text("compiled")
     (package / "notes.txt").write_text("notes")
-    assert own_sources() == before
-
-
-def test_a_later_start_reads_none_of_them(package, monkeypatch):
-    before = own_sources()
-    monkeypatch.setattr(sources_module, "_digests_of", lambda paths: pytest.fail("read again"))
-    assert own_sources() == before
-
-
-def test_other_times_are_not_another_package(package):
-    before = own_sources()
-    os.utime(package / "top.py", (1, 1))
     assert own_sources() == before
