@@ -71,9 +71,12 @@ class Options:
         return cls(**values, **overrides)
 
 
+_WHERE_KEPT = ("cache_directory", "cache_bytes")
+
+
 def telling(options: Options) -> str:
     """The choices that decide what is made, and not where it is kept, as text."""
-    return repr({name: value for name, value in vars(options).items() if not name.startswith("cache_")})
+    return repr({name: value for name, value in vars(options).items() if name not in _WHERE_KEPT})
 
 
 def as_options(value: Options | Mapping[str, object] | None) -> Options:

@@ -77,7 +77,7 @@ class Description:
         # Kept alive, so that identities stay their own.
         self._kept: list[object] = []
         self._rules: dict[type, _Rule] = {}
-        self._depth = 0
+        self._depth, self._room = 0, _MOST_WORDS
         self.functions: dict[int, types.FunctionType] = {}
         """Every function that was compared with all that it holds; of others only the code was."""
         self.opaque: set[str] = set()
@@ -90,7 +90,7 @@ class Description:
         self._hash_words()
         made = Description()
         made._digest, made._numbers, made._kept = self._digest.copy(), dict(self._numbers), list(self._kept)
-        made.functions, made.opaque = dict(self.functions), set(self.opaque)
+        made._room, made.functions, made.opaque = self._room, dict(self.functions), set(self.opaque)
         made.reads_caches = self.reads_caches
         return made
 
@@ -101,11 +101,14 @@ class Description:
     def _hash_words(self) -> None:
         # Thousands at once: one by one would take as long as all the rest.
         self._digest.update("".join(self._words).encode(errors="surrogatepass"))
+        self._room -= len(self._words)
         self._words.clear()
 
     def word(self, text: str) -> None:
         """Add a word of the describer's own."""
         self._words.append(f"{len(text)}:{text}")
+        if len(self._words) > self._room:
+            raise Indescribable("more objects than are worth comparing")
 
     def add(self, value: Any) -> None:
         """Add an object and all that it refers to."""
@@ -131,8 +134,6 @@ class Description:
         """Add objects in their order, and how many they are."""
         listed = list(values)
         self.word(str(len(listed)))
-        if len(listed) + len(self._words) > _MOST_WORDS:
-            raise Indescribable("more objects than are worth comparing")
         for value in listed:
             self.add(value)
 
@@ -162,8 +163,6 @@ class Description:
             return
         self._numbers[id(value)] = len(self._kept)
         self._kept.append(value)
-        if len(self._words) > _MOST_WORDS:
-            raise Indescribable("more objects than are worth comparing")
         if self._depth > _DEEPEST:
             raise Indescribable("objects that are nested too deeply")
         self._depth += 1
