@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from precast.ir.loops.interpreter import interpret
 from precast.ir.loops.program import Kernel
 from precast.lower.fuse import fuse
 from tests.lower.pipeline import lowered, make_entry, open_entries
@@ -33,6 +34,27 @@ def test_sums_that_others_read_stay_apart():
 
     program = fuse(lowered(function, *inputs()))
     assert {"add", "embedding_dense_backward"} <= {each.name for each in program.outputs}
+
+
+def scattered_then_added(write):
+    """Something written at chosen places of zeros, and a sum with it."""
+    return lambda x, y, values, rows: write(torch.zeros(5, 4), rows, values) + x @ y
+
+
+WRITES = {
+    "put": lambda zeros, rows, values: zeros.index_put((rows,), values),
+    "scatter": lambda zeros, rows, values: zeros.scatter(0, rows[:, None].expand(3, 4), values),
+    "product": lambda zeros, rows, values: zeros.index_reduce(0, rows, values, "prod"),
+    "largest": lambda zeros, rows, values: zeros.scatter_reduce(0, rows[:, None].expand(3, 4), values, "amax"),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_only_sums_are_added_onto_something(write):
+    function, (x, y, values, _) = scattered_then_added(write), inputs()
+    arguments = (x, y, values, torch.tensor([1, 4, 2]))
+    (mine,) = interpret(fuse(lowered(function, *arguments)), arguments)
+    torch.testing.assert_close(mine, function(*arguments))
 
 
 @pytest.mark.parametrize("function", [tied, lambda x, y, *_: (x @ y).clone()])

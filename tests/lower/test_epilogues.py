@@ -63,6 +63,15 @@ CASES = {
     "to_half": (lambda x, w: ((x @ w) * 2).bfloat16(), [floats(5, 7), floats(7, 6)]),
     "to_whole_numbers": (lambda x, w: F.relu(x @ w).long(), [floats(5, 7), floats(7, 6)]),
     "double": (lambda x, w, b: F.linear(x, w, b).relu(), [each.double() for each in LINEAR]),
+    "cropped": (lambda x, w: (x @ w)[:, :4].relu() * 3, [floats(5, 7), floats(7, 6)]),
+    "cropped_rows": (lambda x, w, b: F.silu((x @ w)[:3] + b), [floats(5, 7), floats(7, 6), floats(6)]),
+    "cropped_residual": (lambda x, w, y: (x @ w)[:3, :2] + y, [floats(5, 7), floats(7, 6), floats(3, 2)]),
+    "one_column": (lambda x, w: F.silu((x @ w)[:, 0]), [floats(5, 7), floats(7, 6)]),
+    "first_half": (lambda x, w: F.linear(x, w).chunk(2, -1)[0] * 3, [floats(2, 24, 2), floats(8, 2)]),
+    "every_other": (lambda x, w: (x @ w)[::2].sigmoid(), [floats(6, 7), floats(7, 6)]),
+    "causal_convolution": (
+        lambda x, w: F.silu(F.conv1d(x, w, padding=3, groups=6)[:, :, :16]), [floats(2, 6, 16), floats(6, 1, 4)]),
+    "cropped_image": (lambda x, w, b: F.relu(F.conv2d(x, w, b)[:, :, :4, :5]), [IMAGE, FILTERS, CHANNEL[0]]),
     "nothing": (lambda x, w, b: F.linear(x, w, b).relu(), [floats(0, 7), floats(6, 7), floats(6)]),
     "no_depth": (lambda x, w, b: F.linear(x, w, b).relu(), [floats(5, 0), floats(6, 0), floats(6)]),
 }  # fmt: skip

@@ -28,6 +28,7 @@ from precast.ir.loops.program import (
     Store,
     loads_of,
     reader_counts,
+    stores_of,
     with_steps,
     written_by,
 )
@@ -57,9 +58,11 @@ def scatter_onto(program: LoopProgram) -> LoopProgram:
 
 
 def _starts_at_zero(kernel: Kernel) -> bool:
-    """Whether the kernel sets one buffer to 0 and then sums into it."""
+    """Whether the kernel sets one buffer to 0 and then sums into it, and does nothing else."""
     first = definition_of(replace(kernel, body=kernel.body[:1])) if len(kernel.body) > 1 else None
     if first is None or len(kernel.written) != 1 or kernel.written[0] in kernel.read:
+        return False
+    if any(store.combine != "sum" for store in stores_of(kernel.body[1:])):
         return False
     value = strip_names(first.value)
     return isinstance(value, Constant) and value.value == 0

@@ -146,10 +146,13 @@ class Axis:
         return stride
 
 
-def axes_of(indices: tuple[Index, ...], variables: Sequence[Variable]) -> tuple[Axis, ...] | None:
-    """How a loop over `variables` walks along the dimensions that `indices` address, if it meets each element once."""
+def axes_of(load: Load, variables: Sequence[Variable]) -> tuple[Axis, ...] | None:
+    """How a loop over `variables` walks along the dimensions of what it loads, if it meets every element once.
+
+    One that meets a part of them, a crop say, is no walk: the call would still write, and read operands for, the whole.
+    """
     left, axes = set(variables), list[Axis]()
-    for index in indices:
+    for index, size in zip(load.indices, load.buffer.shape, strict=True):
         mine = [(each, step) for each in variables if (step := coefficient_of(index, each)) not in (None, constant(0))]
         ordered, expected = list[tuple[Variable, Index]](), constant(1)
         while mine:
@@ -163,7 +166,7 @@ def axes_of(indices: tuple[Index, ...], variables: Sequence[Variable]) -> tuple[
         rebuilt = constant(0)
         for variable, step in ordered:
             rebuilt = rebuilt + atom(variable) * step
-        if rebuilt != index:
+        if rebuilt != index or expected != size:
             return None
         axes.append(Axis(tuple(ordered)))
     return None if left else tuple(axes)
@@ -186,7 +189,7 @@ class Match:
         loads = [each for each in walk(definition.value) if isinstance(each, Load) and each.buffer == result]
         if len(loads) != 1 or loads[0].guard is not None:
             return None
-        axes = axes_of(loads[0].indices, [each for each in definition.variables if each is not None])
+        axes = axes_of(loads[0], [each for each in definition.variables if each is not None])
         return None if axes is None else cls(call, definition, loads[0], axes)
 
     @property

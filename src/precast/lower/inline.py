@@ -55,7 +55,7 @@ CHEAP_OPERATIONS = 2
 
 @dataclass(frozen=True)
 class Definition:
-    """``buffer[variables] = value``: a kernel of one store, each element written once."""
+    """``buffer[variables] = value``: a kernel of one store that writes every element, each once."""
 
     buffer: Buffer
     variables: tuple[Variable | None, ...]
@@ -120,9 +120,18 @@ def definition_of(kernel: Kernel) -> Definition | None:
         case _:
             return None
     variables = tuple(_only_variable(index) for index in indices)
-    if not store.is_plain or {each for each in variables if each is not None} != set(loop_variables):
+    walked = [each for each in variables if each is not None]
+    if not store.is_plain or len(walked) != len(loop_variables) or set(walked) != set(loop_variables):
+        return None
+    if not all(map(_is_walked, indices, buffer.shape)):
         return None
     return Definition(buffer, variables, value, kernel.origins)
+
+
+def _is_walked(index: Index, size: Index) -> bool:
+    """Whether a subscript takes every value below `size`; a piece of a dimension defines nothing of the rest."""
+    variable = _only_variable(index)
+    return (index, size) == (constant(0), constant(1)) if variable is None else variable.extent == size
 
 
 def _is_computed(value: Scalar) -> bool:

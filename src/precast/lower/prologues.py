@@ -71,7 +71,7 @@ def _absorb(call: LibraryCall, kernel: Kernel, names: set[str]) -> list[Step] | 
 
 def _match(call: LibraryCall, definition: Definition, load: Load) -> Match | None:
     """How the loop walks along what it reads; None unless it writes each element where it read it."""
-    axes = axes_of(load.indices, [each for each in definition.variables if each is not None])
+    axes = axes_of(load, [each for each in definition.variables if each is not None])
     if axes is None or load.guard is not None or load.dtype != definition.buffer.dtype:
         return None
     match = Match(call, definition, load, axes)
