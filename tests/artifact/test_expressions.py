@@ -2,7 +2,18 @@
 
 import pytest
 import sympy
-from torch.utils._sympy.functions import CeilDiv, CleanDiv, FloorDiv, Max, Min, Mod, ModularIndexing, PythonMod, Where
+from torch.utils._sympy.functions import (
+    CeilDiv,
+    CleanDiv,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    ModularIndexing,
+    PowByNatural,
+    PythonMod,
+    Where,
+)
 
 from precast.artifact.expressions import (
     check_expression,
@@ -13,8 +24,8 @@ from precast.artifact.expressions import (
     symbols_of,
     whole_number,
 )
-from precast.errors import ArtifactError
-from precast.export.serialize.expressions import FUNCTION_NAMES, expression_to_json
+from precast.errors import ArtifactError, ExportError
+from precast.export.serialize.expressions import FUNCTION_NAMES, expression_from_json, expression_to_json
 
 a, b = sympy.symbols("a b", integer=True, nonnegative=True)
 EXPRESSIONS = [
@@ -102,9 +113,58 @@ def test_deep_expressions_are_refused():
         check_expression(content, set())
 
 
-def test_huge_numbers_are_not_computed():
-    tower = ["Pow", ["Pow", ["Pow", 64, 64], 64], 64]
-    check_expression(tower, set())
-    with pytest.raises(ArithmeticError):
-        evaluate(tower, {})
-    assert not holds(["Eq", tower, 1], {})
+def nested(make, depth):
+    content = make("a")
+    for _ in range(depth):
+        content = make(content)
+    return content
+
+
+HOSTILE = {
+    "a tower of powers": ["Pow", ["Pow", ["Pow", 64, 64], 64], 64],
+    "a tower of rationals": nested(lambda inner: ["Pow", ["Mul", ["Rational", 3, 7], inner], 30], 20),
+    "a negative tower": nested(lambda inner: ["Pow", inner, -60], 10),
+    "an exponent that varies": ["Pow", 2, ["Pow", 2, ["Pow", 2, "a"]]],
+    "a shift that varies": ["LShift", 1, "a"],
+    "a huge shift": ["LShift", 1, 10**12],
+    "a huge shift to the right": ["RShift", 1, 10**12],
+    "a negative shift": ["LShift", 1, -1000],
+    "a huge exponent": ["PowByNatural", "a", 10**12],
+    "a huge rational exponent": ["Pow", "a", ["Rational", 1, 10**12]],
+    "a huge float exponent": ["FloatPow", "a", ["Float", "0x1.8p+900"]],
+    "many places": ["RoundDecimal", "a", 10**12],
+    "a huge literal": ["Add", 10**400, 1],
+    "a huge rational": ["Rational", 1, 10**400],
+    "a huge product": ["Mul", *["a"] * 100],
+    "a nested product": nested(lambda inner: ["Mul", inner, inner], 12),
+    "many parts": nested(lambda inner: ["Add", inner, inner], 14),
+    "a long sum": ["Add", *[1] * 1000],
+    "a flag": ["Add", True, 1],
+    "a rational of flags": ["Rational", True, 1],
+    "text for a float": ["Float", "__import__('os')"],
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
+def test_expressions_that_could_become_huge_are_refused_before_they_are_computed(content):
+    with pytest.raises(ArtifactError):
+        check_expression(content, {"a"})
+    with pytest.raises(ArtifactError):
+        expression_from_json(content, {"a": a})
+
+
+def test_what_could_not_be_read_again_is_not_written():
+    with pytest.raises(ExportError, match="cannot be saved"):
+        expression_to_json(PowByNatural(2, a))
+
+
+def test_what_has_no_value_is_an_arithmetic_error():
+    for content in (
+        ["Piecewise", "a", 1], ["Max", ["ExprCondPair", 1, 2], 1], ["Pow", -8, ["Rational", 1, 3]],
+        ["FloorDiv", "a", 0], ["Float", "inf"], ["floor", ["int_oo"]], ["IsNonOverlappingAndDenseIndicator", 1, 2, 3],
+        ["Pow", ["Mul", "a", 2**63], 30],
+    ):  # fmt: skip
+        check_expression(content, {"a"})
+        with pytest.raises(ArithmeticError):
+            whole_number(["Add", content, 0], {"a": 2**62})
+        assert not holds(["Lt", content, 0], {"a": 2**62})

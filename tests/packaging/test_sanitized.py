@@ -50,7 +50,7 @@ class FromFile(OpenModel):
         self._run = loaded.handle.precast_run
         options = OpenOptions(abi_version=ABI_VERSION, weights_path=str(path).encode())
         address = ctypes.cast(ctypes.byref(options), loaded.handle.precast_open.argtypes[0])
-        loaded.check(loaded.handle.precast_open(address, ctypes.byref(self.handle)), error=ValueError)
+        loaded.check(loaded.handle.precast_open(address, ctypes.byref(self.handle)))
 
 def use(path):
     model = FromFile(path)

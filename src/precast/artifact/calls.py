@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from precast.artifact.constants import read_constant
-from precast.artifact.expressions import check_expression
+from precast.artifact.expressions import check_expression, symbols_of
 from precast.artifact.schema import (
     ANYTHING,
     NOTHING,
@@ -26,6 +26,8 @@ from precast.artifact.trees import Tree, read_tree
 
 MAX_LEAVES = 100_000
 MAX_RANK = 16
+MAX_PARTS = 500_000
+"""How many parts all expressions of a call may have together: they are computed whenever it is called."""
 _NAME = Text(r"[^\x00-\x1f]{0,4096}")
 _SYMBOL = Text(r"[A-Za-z_]\w{0,100}")
 _BOUND = OneOf((Count(), NOTHING))
@@ -83,6 +85,9 @@ class SizeSymbol(NamedTuple):
     lower: int
     upper: int | None
 
+    def allows(self, size: int) -> bool:
+        return self.lower <= size and (self.upper is None or size <= self.upper)
+
     @property
     def range_text(self) -> str:
         return f"{self.lower}..{'' if self.upper is None else self.upper}"
@@ -126,20 +131,32 @@ def read_call(content: Json, *, name: str) -> CallDescription:
     record: Any = content
     symbols = tuple(_symbol(each) for each in record["symbols"])
     known = {symbol.symbol for symbol in symbols}
-    for guard in record["guards"]:
-        check_expression(guard["condition"], known)
+    parts = sum(check_expression(guard["condition"], known) for guard in record["guards"])
+    parts += sum(check_expression(size, known) for size in _sizes(record))
+    if parts > MAX_PARTS:
+        raise damaged(f"{name} computes {parts} numbers from sizes", f"at most {MAX_PARTS} are allowed")
     call = CallDescription(
         tuple(record["argument_names"]),
         _argument_tree(record["in_tree"]),
         read_tree(record["out_tree"]),
-        tuple(_leaf(each, known) for each in record["leaves"]),
-        tuple(_result(each, known) for each in record["results"]),
+        tuple(map(_leaf, record["leaves"])),
+        tuple(map(_result, record["results"])),
         tuple((output, leaf) for output, leaf in map(_pair, record["updates"])),
         symbols,
         tuple(Guard(guard["condition"], guard["at"]) for guard in record["guards"]),
     )
     _check_counts(call, name)
     return call
+
+
+def _sizes(record: Any) -> Iterator[Json]:
+    """All sizes of leaves and results, as far as those are in shape."""
+    for each in (*record["leaves"], *record["results"]):
+        match each:
+            case {"tensor": {"shape": [*sizes]}}:
+                yield from sizes
+            case {"size": size}:
+                yield size
 
 
 def _argument_tree(content: Json) -> Tree:
@@ -156,11 +173,21 @@ def _pair(content: list[int]) -> tuple[int, int]:
 
 
 def _check_counts(call: CallDescription, name: str) -> None:
+    seen = {symbol for leaf in call.leaves for size in _sizes_of(leaf) for symbol in symbols_of(size)}
+    unseen = {symbol for result in call.results for size in _sizes_of(result) for symbol in symbols_of(size)} - seen
+    if unseen:
+        raise damaged(f"{name} returns a size {min(unseen)!r}", "none of its arguments has that size")
     if call.in_tree.leaf_count() != len(call.leaves) or call.out_tree.leaf_count() != len(call.results):
         raise damaged(f"the trees of {name} do not fit its leaves", "their numbers differ")
     for _, leaf in call.updates:
         if leaf >= len(call.leaves) or not isinstance(call.leaves[leaf], TensorLeaf):
             raise damaged(f"{name} updates leaf {leaf}", "it has no such tensor")
+
+
+def _sizes_of(leaf: Leaf | Result) -> tuple[Json, ...]:
+    if isinstance(leaf, TensorLeaf):
+        return leaf.shape
+    return (leaf.expression,) if isinstance(leaf, SizeLeaf) else ()
 
 
 def _symbol(record: Any) -> SizeSymbol:
@@ -170,32 +197,27 @@ def _symbol(record: Any) -> SizeSymbol:
     return SizeSymbol(record["symbol"], record["name"], record["seen_at"], *bounds)
 
 
-def _leaf(content: Any, symbols: set[str]) -> Leaf:
+def _leaf(content: Any) -> Leaf:
     if isinstance(content, dict) and len(content) == 1:
         ((kind, inside),) = content.items()
         if kind == "tensor":
             check_shape(inside, _TENSOR_LEAF, "a leaf")
-            for size in inside["shape"]:
-                check_expression(size, symbols)
             return TensorLeaf(inside["dtype"], tuple(inside["shape"]))
         if kind in ("size", "constant"):
-            return _size_or_constant(kind, inside, symbols)
+            return _size_or_constant(kind, inside)
     raise damaged("a leaf is not as it should be", f"it is {brief(content)}")
 
 
-def _result(content: Any, symbols: set[str]) -> Result:
+def _result(content: Any) -> Result:
     if isinstance(content, dict) and len(content) == 1:
         ((kind, inside),) = content.items()
         if kind == "output":
             check_shape(inside, Count(MAX_LEAVES), "a result")
             return OutputResult(inside)
         if kind in ("size", "constant"):
-            return _size_or_constant(kind, inside, symbols)
+            return _size_or_constant(kind, inside)
     raise damaged("a result is not as it should be", f"it is {brief(content)}")
 
 
-def _size_or_constant(kind: str, inside: Json, symbols: set[str]) -> SizeLeaf | ConstantLeaf:
-    if kind == "constant":
-        return ConstantLeaf(read_constant(inside))
-    check_expression(inside, symbols)
-    return SizeLeaf(inside)
+def _size_or_constant(kind: str, inside: Json) -> SizeLeaf | ConstantLeaf:
+    return ConstantLeaf(read_constant(inside)) if kind == "constant" else SizeLeaf(inside)

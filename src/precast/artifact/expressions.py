@@ -1,22 +1,29 @@
 """Expressions over size symbols as they stand in files: ``["Add", 1, ["Mul", 2, "s0"]]`` is ``2*s0 + 1``.
 
 The form is that of ``precast.export``; here it is checked and computed with whole numbers and fractions alone.
+What is checked is bounded: in its length, and in how many digits any number in it can have, whatever sizes are.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
-from numbers import Rational
 from typing import Any
 
 from precast.artifact.schema import Json, brief, damaged
+from precast.errors import ArtifactError
 
 MAX_DEPTH = 50
-MAX_ARGUMENTS = 1000
+MAX_ARGUMENTS = 200
+MAX_PARTS = 5000
+"""How many numbers, symbols and functions one expression may have."""
 MAX_EXPONENT = 64
 MAX_NUMBER = 2**128
+MAX_BITS = 4096
+"""How many binary digits a number may have while it is computed, sizes being numbers of 64."""
+_SIZE_BITS = 64
 
 Number = Any
 """An int, a Fraction, a bool, or infinity as a float: Python's tower of numbers has no type of its own."""
@@ -33,7 +40,7 @@ def _floor_divide(numerator: Number, denominator: Number) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    if abs(exponent) > MAX_EXPONENT or abs(base) > MAX_NUMBER:
+    if abs(exponent) > MAX_EXPONENT:
         raise OverflowError("a huge power")
     return Fraction(base) ** Fraction(exponent)
 
@@ -55,8 +62,22 @@ def _piecewise(*pairs: Any) -> Number:
     raise ZeroDivisionError("no piece holds")
 
 
-def _shift(sign: int) -> Callable[[Number, Number], Number]:
-    return lambda value, places: value * 2**places if sign > 0 else value // 2**places
+def _shift_left(value: Number, places: Number) -> Number:
+    return value * 2 ** _places(places)
+
+
+def _shift_right(value: Number, places: Number) -> Number:
+    return value // 2 ** _places(places)
+
+
+def _round_decimal(value: Number, places: Number) -> Number:
+    return round(Fraction(value), _places(abs(places)) * (1 if places > 0 else -1))
+
+
+def _places(number: Number) -> int:
+    if not 0 <= number <= MAX_EXPONENT:
+        raise OverflowError("a huge number of places")
+    return int(number)
 
 
 def _is_dense(*numbers: Number) -> Number:
@@ -92,8 +113,8 @@ _FUNCTIONS: dict[str, tuple[tuple[int, int], Callable[..., Number]]] = {
     "IntTrueDiv": ((2, 2), _divide),
     "FloatTrueDiv": ((2, 2), _divide),
     "ModularIndexing": ((3, 3), _modular_index),
-    "LShift": ((2, 2), _shift(1)),
-    "RShift": ((2, 2), _shift(-1)),
+    "LShift": ((2, 2), _shift_left),
+    "RShift": ((2, 2), _shift_right),
     "floor": ((1, 1), math.floor),
     "FloorToInt": ((1, 1), math.floor),
     "ceiling": ((1, 1), math.ceil),
@@ -101,7 +122,7 @@ _FUNCTIONS: dict[str, tuple[tuple[int, int], Callable[..., Number]]] = {
     "TruncToInt": ((1, 1), math.trunc),
     "TruncToFloat": ((1, 1), math.trunc),
     "RoundToInt": ((1, 1), round),
-    "RoundDecimal": ((2, 2), lambda value, places: round(Fraction(value), int(places))),
+    "RoundDecimal": ((2, 2), _round_decimal),
     "ToFloat": ((1, 1), Fraction),
     "Identity": ((1, 1), lambda value: value),
     "Where": ((3, 3), lambda condition, value, other: value if condition else other),
@@ -130,35 +151,106 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-def check_expression(content: Json, symbols: Collection[str], depth: int = 0) -> None:
-    """Raise unless this is an expression over these symbols."""
-    if isinstance(content, bool) or depth > MAX_DEPTH:
-        raise damaged("an expression over sizes is not as it should be", f"it holds {brief(content)} at depth {depth}")
-    if isinstance(content, int):
-        return
-    if isinstance(content, str):
-        if content not in symbols:
-            raise damaged(f"an expression names the size {content[:80]!r}", "the file declares no such size")
-        return
-    if not isinstance(content, list) or not content or not isinstance(content[0], str):
-        raise damaged("an expression over sizes is not as it should be", f"it holds {brief(content)}")
-    name, *arguments = content
-    if name in _CONSTANTS and not arguments:
-        return
-    if name == "Rational" and len(arguments) == 2 and all(type(each) is int for each in arguments) and arguments[1]:
-        return
-    least, most = _FUNCTIONS[name][0] if name in _FUNCTIONS else (1, 0)
-    if not least <= len(arguments) <= most:
-        raise damaged(f"an expression uses {str(name)[:80]!r}", "no such function of so many sizes is known")
-    for argument in arguments:
-        check_expression(argument, symbols, depth + 1)
+_COUNTED = ("Pow", "PowByNatural", "FloatPow", "LShift", "RShift", "RoundDecimal")
+"""Functions whose second argument says how often the first is multiplied by something: never a size."""
+_FLOAT = re.compile(r"[+-]?0x[01]\.[0-9a-f]{1,16}p[+-]?[0-9]{1,4}|[+-]?(inf|nan)")
+
+
+_QUOTIENTS = ("IntTrueDiv", "FloatTrueDiv")
+_WHOLE = ("FloorDiv", "CleanDiv", "CeilDiv", "floor", "FloorToInt", "ceiling", "CeilToInt", "TruncToInt", "RoundToInt")
+
+
+def check_expression(content: Json, symbols: Collection[str]) -> int:
+    """Raise unless this is a bounded expression over these symbols; gives how many parts it has."""
+    walk = _Walk(symbols)
+    walk.digits(content, 0)
+    return walk.parts
+
+
+Digits = tuple[int, int]
+"""How many binary digits the numerator and the denominator of a number have at most."""
+
+
+class _Walk:
+    """One walk over an expression: that all in it is known, how long it is, and how large numbers can become."""
+
+    def __init__(self, symbols: Collection[str]):
+        self.symbols, self.parts = symbols, 0
+
+    def digits(self, content: Json, depth: int) -> Digits:
+        self.parts += 1
+        if isinstance(content, bool) or depth > MAX_DEPTH or self.parts > MAX_PARTS:
+            raise _misshapen(f"it holds {brief(content)} at depth {depth}, part {self.parts}")
+        if isinstance(content, int):
+            if not -MAX_NUMBER <= content <= MAX_NUMBER:
+                raise damaged("an expression over sizes holds a huge number", f"at most {MAX_NUMBER} is allowed")
+            return content.bit_length(), 0
+        if isinstance(content, str):
+            if content not in self.symbols:
+                raise damaged(f"an expression names the size {content[:80]!r}", "the file declares no such size")
+            return _SIZE_BITS, 0
+        if not isinstance(content, list) or not content or not isinstance(content[0], str):
+            raise _misshapen(f"it holds {brief(content)}")
+        name, *arguments = content
+        assert isinstance(name, str), "just checked"
+        digits = self._constant(name, arguments) or self._function(name, arguments, depth)
+        if sum(digits) > MAX_BITS:
+            raise damaged("an expression over sizes can become a huge number", f"it is {brief(content)}")
+        return digits
+
+    def _constant(self, name: str, arguments: list[Json]) -> Digits | None:
+        match arguments:
+            case [] if name in _CONSTANTS:
+                return 1, 0
+            case [int(above), int(below)] if name == "Rational" and below and not isinstance(above or below, bool):
+                return self.digits(above, MAX_DEPTH)[0], self.digits(below, MAX_DEPTH)[0]
+            case [str(text)] if name == "Float" and _FLOAT.fullmatch(text):
+                return _SIZE_BITS, _SIZE_BITS
+        return None
+
+    def _function(self, name: str, arguments: list[Json], depth: int) -> Digits:
+        least, most = _FUNCTIONS[name][0] if name in _FUNCTIONS else (1, 0)
+        if not least <= len(arguments) <= most:
+            raise damaged(f"an expression uses {name[:80]!r}", "no such function of so many sizes is known")
+        if name in _COUNTED:
+            above, below = self.digits(arguments[0], depth + 1)
+            times = self._times(name, arguments[1])
+            is_positive = isinstance(arguments[1], int) and arguments[1] >= 0
+            return (above * max(times, 1), below * times) if is_positive else ((above + below) * times,) * 2
+        parts = [self.digits(each, depth + 1) for each in arguments]
+        aboves, belows = [above for above, _ in parts], [below for _, below in parts]
+        if name == "Mul":
+            return sum(aboves), sum(belows)
+        if name in _QUOTIENTS:
+            return aboves[0] + belows[1], belows[0] + aboves[1]
+        if name in _WHOLE:
+            return sum(aboves) + sum(belows), 0
+        return max(aboves) + sum(belows) + len(parts).bit_length(), sum(belows)
+
+    def _times(self, name: str, content: Json) -> int:
+        """How often something is multiplied: a number that is written down."""
+        self.parts += 1
+        match content:
+            case bool():
+                pass
+            case int() if abs(content) <= MAX_EXPONENT:
+                return abs(content)
+            case ["Rational", int(above), int(below)] if below and max(abs(above), abs(below)) <= MAX_EXPONENT:
+                return max(abs(above), abs(below))
+            case ["Float", str(text)] if _FLOAT.fullmatch(text):
+                return MAX_EXPONENT if abs(float.fromhex(text)) <= MAX_EXPONENT else MAX_BITS
+        raise damaged(f"an expression uses {name} with {brief(content)}", "that is no small number")
+
+
+def _misshapen(why: str) -> ArtifactError:
+    return damaged("an expression over sizes is not as it should be", why)
 
 
 def symbols_of(content: Json) -> Iterator[str]:
     """The symbols in an expression that was checked, as often as they occur."""
     if isinstance(content, str):
         yield content
-    elif isinstance(content, list):
+    elif isinstance(content, list) and content[0] != "Float":
         for argument in content[1:]:
             yield from symbols_of(argument)
 
@@ -174,10 +266,15 @@ def evaluate(content: Json, binding: Binding) -> Number:
     assert isinstance(name, str), "checked before"
     if name in _CONSTANTS:
         return _CONSTANTS[name]
-    if name == "Rational":
-        return Fraction(*arguments)  # type: ignore[arg-type]
-    result = _FUNCTIONS[name][1](*(evaluate(argument, binding) for argument in arguments))
-    if isinstance(result, Rational) and not -MAX_NUMBER <= Fraction(result) <= MAX_NUMBER:
+    try:
+        if name == "Rational":
+            return Fraction(*arguments)  # type: ignore[arg-type]
+        if name == "Float":
+            return Fraction(float.fromhex(str(arguments[0])))
+        result = _FUNCTIONS[name][1](*(evaluate(argument, binding) for argument in arguments))
+    except (TypeError, ValueError) as problem:
+        raise ArithmeticError(str(problem)) from problem
+    if isinstance(result, int | Fraction) and max(abs(result.numerator), result.denominator) > MAX_NUMBER:
         raise OverflowError("a huge number")
     return result
 
@@ -185,16 +282,20 @@ def evaluate(content: Json, binding: Binding) -> Number:
 def whole_number(content: Json, binding: Binding) -> int:
     """What an expression comes to where it is a size."""
     number = evaluate(content, binding)
-    if number != int(number):
+    try:
+        whole = int(number)
+    except (TypeError, ValueError) as problem:
+        raise ArithmeticError(str(problem)) from problem
+    if number != whole:
         raise ArithmeticError(f"{expression_text(content)} is {number}, no whole number")
-    return int(number)
+    return whole
 
 
 def holds(condition: Json, binding: Binding) -> bool:
     """Whether a condition is true; one that has no value is not."""
     try:
         return bool(evaluate(condition, binding))
-    except (ArithmeticError, ValueError, TypeError):
+    except ArithmeticError:
         return False
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from precast.artifact.archive import Content, check_member, read_archive, write_archive
 from precast.artifact.manifest import FileRecord, Manifest, StateRecord, manifest_text, parse_manifest
 from precast.artifact.schema import Json, damaged
-from precast.artifact.weights import Weight, read_weights, weight_carrier, weight_pieces
+from precast.artifact.weights import Weight, is_addressable, read_weights, weight_carrier, weight_pieces
 from precast.errors import ArtifactError
 
 MANIFEST = "manifest.json"
@@ -97,6 +97,8 @@ def _placed(name: str, record: StateRecord, stored: Mapping[str, Weight]) -> Wei
     carrier = weight_carrier(record.dtype)
     last = record.offset + sum((size - 1) * step for size, step in zip(record.shape, record.strides, strict=True))
     is_empty = 0 in record.shape
+    if not is_addressable(record.shape, carrier.itemsize):
+        raise damaged(f"the state {name!r} is huge", f"its shape is {list(record.shape)}")
     if not is_empty and (last + 1) * carrier.itemsize > flat.nbytes:
         raise damaged(f"the state {name!r} ends outside its storage", f"the storage has {flat.nbytes} bytes")
     if is_empty:

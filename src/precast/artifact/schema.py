@@ -8,6 +8,7 @@ dataclasses takes a sixth of a small model's whole start.
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import NamedTuple
 
@@ -62,6 +63,8 @@ class Nothing(NamedTuple):
 
 
 ANYTHING, NOTHING = Anything(), Nothing()
+_LARGEST = 10**300
+"""Whole numbers beyond it are no floats."""
 
 Shape = Text | Count | Real | MapOf | ListOf | OneOf | Anything | Nothing | dict[str, "Shape"]
 
@@ -81,7 +84,7 @@ def brief(content: object) -> str:
 def parse_json(text: bytes | str, shape: Shape, *, name: str) -> Json:
     """Parse and check; whatever is wrong is an ``ArtifactError`` that names the place."""
     try:
-        value: Json = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value: Json = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as problem:
         raise damaged(f"{name} is not valid JSON", str(problem) or type(problem).__name__) from problem
     check_shape(value, shape, name)
@@ -98,7 +101,7 @@ def check_shape(value: Json, shape: Shape, at: str) -> None:
             _require(is_number and 0 <= value <= limit, at, f"a whole number up to {limit}")  # type: ignore[operator]
         case Real():
             is_real = isinstance(value, int | float) and not isinstance(value, bool)
-            _require(is_real and 0 <= value < float("inf"), at, "a number, not negative")  # type: ignore[operator]
+            _require(is_real and 0 <= value <= _LARGEST, at, "a number, not negative")  # type: ignore[operator]
         case ListOf(members, limit):
             _require(isinstance(value, list) and len(value) <= limit, at, f"a list of at most {limit}")
             for position, member in enumerate(value):  # type: ignore[arg-type]
@@ -140,6 +143,13 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(keys) != len(pairs):
         raise ValueError("a key stands twice in one object")
     return keys
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is no finite number")
+    return value
 
 
 def _refuse_constant(text: str) -> float:

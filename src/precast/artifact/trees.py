@@ -54,6 +54,8 @@ def read_tree(content: Json, depth: int = 0) -> Tree:
 
 
 def _node(kind: str, context: Json, children: tuple[Tree, ...]) -> Tree:
+    if kind == "deque" and context is not None and not (type(context) is int and len(children) <= context < 2**62):
+        raise _misshapen(f"a deque of {len(children)} has the length {brief(context)}")
     if kind in _SEQUENCES:
         return Tree(kind, (), children, context=context)
     if kind in ("dict", "OrderedDict"):
@@ -67,8 +69,8 @@ def _node(kind: str, context: Json, children: tuple[Tree, ...]) -> Tree:
         raise _misshapen(f"it holds a {kind[:80]}")
     if kind == "namedtuple":
         names = tuple(rest) if isinstance(rest, list) else ()
-        if not all(isinstance(field, str) and field.isidentifier() for field in names):
-            raise _misshapen("the fields of a named tuple are no names")
+        if not all(isinstance(field, str) and field.isidentifier() for field in names) or len(set(names)) < len(names):
+            raise _misshapen("the fields of a named tuple are no names, or one stands twice")
         return Tree(kind, names, children, name)
     known = _keys(fields[0]) if fields else ()
     return Tree(kind, known if len(known) == len(children) else (), children, name, rest)

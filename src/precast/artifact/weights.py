@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -25,6 +25,11 @@ _HEADER: Shape = MapOf(
     {"dtype": Text("|".join(_SHORT)), "shape": ListOf(Count(2**48), 16), "data_offsets": ListOf(Count(), 2)},
     1_000_000,
 )
+
+
+def is_addressable(shape: Sequence[int], item_size: int) -> bool:
+    """Whether numpy and torch can speak of an array of this shape, even of one that has no elements."""
+    return prod(max(size, 1) for size in shape) * item_size < 2**62
 
 
 class Weight(NamedTuple):
@@ -72,7 +77,8 @@ def read_weights(data: memoryview) -> dict[str, Weight]:
     for name, record in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         short, size, carrier = _SHORT[record["dtype"]]
         start, stop = record["data_offsets"] if len(record["data_offsets"]) == 2 else (0, -1)
-        if start != end or stop - start != prod(record["shape"]) * size or stop > len(body):
+        fits = stop - start == prod(record["shape"]) * size and is_addressable(record["shape"], size)
+        if start != end or not fits or stop > len(body):
             raise damaged(
                 f"the weight {name!r} lies outside the data or does not follow the one before", "wrong offsets"
             )

@@ -129,11 +129,14 @@ def closes_at_end(text: str, start: int) -> bool:
     return False
 
 
-def index_text(index: Index, names: Mapping[Computed, str] = MappingProxyType({})) -> str:
-    """A subscript in C++; `names` are those of computed ones. Division of what cannot be negative is C++'s own."""
+def index_text(index: Index, names: Mapping[Computed, str] = MappingProxyType({}), *, number: str = "int64_t") -> str:
+    """A subscript in C++; `names` are those of computed ones, `number` is the type of sizes.
+
+    Division of what cannot be negative is C++'s own.
+    """
     parts: list[str] = []
     for monomial, coefficient in index.terms:
-        factors = [_atom_text(factor, names) for factor in monomial]
+        factors = [_atom_text(factor, names, number) for factor in monomial]
         if abs(coefficient) != 1 or not factors:
             factors.append(str(abs(coefficient)))
         sign = ("-" if coefficient < 0 else "") if not parts else (" - " if coefficient < 0 else " + ")
@@ -141,7 +144,7 @@ def index_text(index: Index, names: Mapping[Computed, str] = MappingProxyType({}
     return "".join(parts) or "0"
 
 
-def _atom_text(factor: Atom, names: Mapping[Computed, str]) -> str:
+def _atom_text(factor: Atom, names: Mapping[Computed, str], number: str) -> str:
     if isinstance(factor, Symbol | Variable):
         return identifier(factor.name)
     if isinstance(factor, Computed):
@@ -149,8 +152,9 @@ def _atom_text(factor: Atom, names: Mapping[Computed, str]) -> str:
     if isinstance(factor, Extreme):
         # Those of the standard library take references, and GCC makes no vectors of loops with them.
         name = {"max": "maximum", "min": "minimum"}[factor.kind]
-        return f"precast::{name}<int64_t>({index_text(factor.first, names)}, {index_text(factor.second, names)})"
-    numerator, denominator = index_text(factor.numerator, names), index_text(factor.denominator, names)
+        first, second = (index_text(each, names, number=number) for each in (factor.first, factor.second))
+        return f"precast::{name}<{number}>({first}, {second})"
+    numerator, denominator = (index_text(each, names, number=number) for each in (factor.numerator, factor.denominator))
     is_quotient = isinstance(factor, Quotient)
     if is_non_negative(factor.numerator):
         return f"(({numerator}) {'/' if is_quotient else '%'} ({denominator}))"

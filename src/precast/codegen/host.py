@@ -11,6 +11,8 @@ from precast.codegen.cpp_types import DLPACK_TYPES, MEMORY_TYPES, Namer, identif
 from precast.codegen.describe import Entry, Storage, describe_entry, state_buffers
 from precast.codegen.groups import row_type
 from precast.codegen.kernels import KernelFunction
+from precast.codegen.size_functions import HEADER as SIZES_HEADER
+from precast.codegen.size_functions import size_functions, size_lines
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index
 from precast.ir.loops.program import Check, FallbackStep, Finish, Kernel, KernelGroup, LibraryCall, SizeSource, Step
@@ -61,7 +63,8 @@ def write_host(
     places = {name: number for number, name in enumerate(state)}
     updated = {name for entry in entries for name in entry.updates.values()}
     declarations = {call.function.declaration for each in calls for call in each.values()}
-    parts = ['#include "precast_host.h"', '#include "precast_kernels.h"', *([timers.HEADER] if profile else []), ""]
+    parts = ['#include "precast_host.h"', '#include "precast_kernels.h"', SIZES_HEADER]
+    parts += [*([timers.HEADER] if profile else []), ""]
     parts += ["namespace kernels {", *sorted(declarations), "}  // namespace kernels", ""]
     for number, (entry, kernels) in enumerate(zip(entries, calls, strict=True)):
         parts += _EntryWriter(number, entry, kernels, places, updated, profile=profile).lines()
@@ -104,9 +107,7 @@ class _EntryWriter:
             *_table("size_source", f"{self.prefix}_sizes", sizes),
             f"static const char {self.prefix}_json[] = {json.dumps(json.dumps(describe_entry(self.entry)))};",
             "",
-            *self._broken_condition(),
-            *self._layouts(),
-            *self._arena_size(),
+            *size_functions(self.prefix, self.entry),
             *(timers.times_of(self.prefix, len(program.steps)) if self.profile else []),
             *self._run(),
         ]
@@ -116,31 +117,10 @@ class _EntryWriter:
         is_written = str(buffer in self.entry.program.written_inputs).lower()
         return f"{{{json.dumps(name)}, {_dtype_text(buffer.dtype)}, {len(buffer.shape)}, {place}, {is_written}}}"
 
-    def _broken_condition(self) -> list[str]:
-        header = f"static const char* {self.prefix}_broken_condition([[maybe_unused]] const int64_t* sizes) {{"
-        lines = [header, *_size_lines(self.entry.program.sizes, "sizes")]
-        for each in self.entry.conditions:
-            condition = f"{index_text(each.left)} {each.relation} {index_text(each.right)}"
-            lines.append(f"    if (!({condition})) return {json.dumps(each.text)};")
-        return [*lines, "    return nullptr;", "}", ""]
-
-    def _layouts(self) -> list[str]:
-        program = self.entry.program
-        numbers = [size for buffer in (*program.inputs, *program.outputs) for size in (*buffer.shape, *buffer.strides)]
-        assignments = [f"    layouts[{position}] = {index_text(size)};" for position, size in enumerate(numbers)]
-        parameters = "[[maybe_unused]] const int64_t* sizes, [[maybe_unused]] int64_t* layouts"
-        header = f"static void {self.prefix}_layouts({parameters}) {{"
-        return [header, *_size_lines(program.sizes, "sizes"), *assignments, "}", ""]
-
-    def _arena_size(self) -> list[str]:
-        header = f"static int64_t {self.prefix}_arena_size([[maybe_unused]] const int64_t* sizes) {{"
-        size = index_text(self.plan.arena_size)
-        return [header, *_size_lines(self.entry.program.sizes, "sizes"), f"    return {size};", "}", ""]
-
     def _run(self) -> list[str]:
         program = self.entry.program
         lines = [f"static int32_t {self.prefix}_run(const precast::frame& frame) {{"]
-        lines += _size_lines(program.sizes, "frame.sizes")
+        lines += size_lines(program.sizes, "frame.sizes")
         for kind, buffers in (("inputs", program.inputs), ("outputs", program.outputs)):
             lines += [self._pointer(buffer, f"frame.{kind}[{n}]") for n, buffer in enumerate(buffers)]
         for buffer in program.temporaries:
@@ -309,11 +289,6 @@ def _table(kind: str, name: str, rows: list[str]) -> list[str]:
 def _dtype_text(dtype: str) -> str:
     code, bits = DLPACK_TYPES[dtype]
     return f"{{{code}, {bits}, 1}}"
-
-
-def _size_lines(sizes: tuple[SizeSource, ...], array: str) -> list[str]:
-    return [f"    [[maybe_unused]] const int64_t {identifier(source.symbol)} = {array}[{number}];"
-            for number, source in enumerate(sizes)]  # fmt: skip
 
 
 def _list(numbers: Sequence[Index]) -> str:

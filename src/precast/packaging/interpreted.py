@@ -14,7 +14,7 @@ from precast.artifact.entries import EntryDescription
 from precast.artifact.package import Package
 from precast.artifact.schema import damaged
 from precast.artifact.weights import Weight
-from precast.errors import InputTypeError
+from precast.errors import InputTypeError, InputValueError
 from precast.export.load import program_in
 from precast.export.program import ExportedProgram
 from precast.ir.node_meta import value_of
@@ -36,7 +36,7 @@ class InterpretedEntry:
 
     def run(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:
         """Call with tensors that are known to be as many as the entry takes."""
-        outputs = self._outputs([each if is_torch_tensor(each) else torch.from_numpy(each) for each in tensors])
+        outputs = self._outputs([each if is_torch_tensor(each) else _from_numpy(each) for each in tensors])
         if like_torch:
             return tuple(outputs)
         if any(output.dtype is torch.bfloat16 for output in outputs):
@@ -93,12 +93,16 @@ class TorchState:
 
     def write(self, name: str, value: Any) -> None:
         old = self.tensors[name]
-        new = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+        new = value if isinstance(value, torch.Tensor) else _from_numpy(value)
         if old.dtype is torch.bfloat16 and new.dtype is torch.uint16:
             new = new.view(torch.bfloat16)
         if (old.dtype, old.shape) != (new.dtype, new.shape):
             expected, came = (f"{each.dtype} {tuple(each.shape)}" for each in (old, new))
-            raise ValueError(f"state '{name}': expected {expected}, got {came}")
+            raise InputValueError(
+                f"state '{name}': expected {expected}, got {came}",
+                why="the program reads it as it was exported",
+                fix="Write a tensor of that dtype and shape.",
+            )
         self.tensors[name] = new.detach().clone()
 
 
@@ -142,6 +146,23 @@ def _kind(value: object) -> tuple[str, int]:
 def _is_size(exported: ExportedProgram, name: str) -> bool:
     (node,) = (node for node in exported.program.placeholders if node.name == name)
     return isinstance(value_of(node), torch.SymInt)
+
+
+def _from_numpy(array: Any) -> torch.Tensor:
+    """The array's memory, or a copy where torch cannot have it: steps backwards or between elements, or read-only."""
+    if array.dtype.newbyteorder("=") != array.dtype:
+        raise InputTypeError(
+            f"an array has the dtype {array.dtype.str}",
+            why="torch has this machine's byte order alone",
+            fix=f"convert it: array.astype({array.dtype.newbyteorder('=').str!r})",
+        )
+    is_plain = array.flags.writeable and all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
+    try:
+        return torch.from_numpy(array if is_plain else np.array(array))
+    except TypeError as problem:
+        raise InputTypeError(
+            f"arrays of {array.dtype} are not supported", why=str(problem), fix="convert the array first"
+        ) from problem
 
 
 def _as_torch(weight: Weight) -> torch.Tensor:

@@ -9,11 +9,13 @@ import numpy as np
 
 from precast.artifact.calls import CallDescription, ConstantLeaf, OutputResult, Result, SizeLeaf, TensorLeaf
 from precast.artifact.expressions import expression_text, holds, solve, symbols_of, whole_number
-from precast.artifact.schema import Json
+from precast.artifact.schema import Json, damaged
 from precast.errors import InputTypeError, InputValueError
 from precast.runtime.tensors import DTYPES, Tensor, as_tensor, is_torch_tensor, type_name
 from precast.runtime.trees import TreeMismatchError, flatten, tree_text, unflatten, value_text
 
+# What classes raise that are made again from parts which they do not expect, and sizes that have no value.
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
 _NAMES = {short: name for short, (_, _, name) in DTYPES.items()}
 Sizes = dict[str, int]
 
@@ -46,7 +48,10 @@ def checked_leaves(
 
 def result_of(call: CallDescription, outputs: Sequence[Any], sizes: Sizes) -> Any:
     """The results in their original structure."""
-    return unflatten(call.out_tree, iter([_result(each, outputs, sizes) for each in call.results]))
+    try:
+        return unflatten(call.out_tree, iter([_result(each, outputs, sizes) for each in call.results]))
+    except _NONSENSE as problem:
+        raise damaged("the file describes no sound results", f"{type(problem).__name__}: {problem}") from problem
 
 
 def write_back(call: CallDescription, leaves: Sequence[tuple[str, Any]], outputs: Sequence[Any]) -> None:
@@ -139,6 +144,8 @@ def _text(call: CallDescription, expected: TensorLeaf) -> str:
 
 
 def _short(value: Any) -> str:
+    if is_torch_tensor(value):
+        return f"a tensor with the layout {'nested' if value.is_nested else value.layout}"
     text = repr(value)
     return text if len(text) <= 80 else f"a {type(value).__name__}"
 
@@ -164,7 +171,7 @@ def _checked_sizes(call: CallDescription, leaves: Sequence[tuple[str, Any]]) -> 
     wrong += [
         f"{symbol.seen_at} is {sizes[symbol.symbol]}, outside of {symbol.name} in {symbol.range_text}"
         for symbol in call.symbols
-        if symbol.symbol in sizes and not symbol.lower <= sizes[symbol.symbol] <= (symbol.upper or sizes[symbol.symbol])
+        if symbol.symbol in sizes and not symbol.allows(sizes[symbol.symbol])
     ]
     wrong = wrong or list(_failing_guards(call, sizes))
     if wrong:

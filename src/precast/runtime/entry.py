@@ -22,6 +22,7 @@ from precast.runtime.tensors import (
     TorchResults,
     allocate,
     allocate_array,
+    as_in_memory,
     as_tensor,
     is_torch_tensor,
     pack_tensors,
@@ -48,7 +49,8 @@ class Entry:
                 why=f"its inputs are {', '.join(each.name for each in expected) or 'none'}",
                 fix="pass one tensor for each, in this order",
             )
-        tensors = [as_tensor(value, name=each.name) for value, each in zip(arguments, expected, strict=True)]
+        given = [as_tensor(value, name=each.name) for value, each in zip(arguments, expected, strict=True)]
+        tensors = list(map(as_in_memory, given))
         return self.run(tensors, like_torch=any(map(is_torch_tensor, tensors)))
 
     def run(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:

@@ -15,11 +15,7 @@ from precast.runtime.call import checked_leaves, result_of, write_back
 from precast.runtime.entry import Entry, library_entries
 from precast.runtime.native import FallbackFunction
 from precast.runtime.state import NativeState, State
-from precast.runtime.tensors import (
-    Tensor,
-    as_tensor,
-    is_torch_tensor,
-)
+from precast.runtime.tensors import Tensor, as_in_memory, as_tensor, is_torch_tensor
 
 if TYPE_CHECKING:
     from precast.runtime.verification import SampleCheck
@@ -53,7 +49,9 @@ class ModelEntry:
         call = self.call
         leaves, sizes = checked_leaves(call, args, kwargs)
         given = [leaves[number] for number in call.tensor_leaves]
-        tensors = [as_tensor(value, name=path) for path, value in given]
+        tensors = [
+            as_tensor(value, name=path) if isinstance(value, int) else as_in_memory(value) for path, value in given
+        ]
         outputs = self.runnable.run(tensors, like_torch=any(map(is_torch_tensor, tensors)))
         write_back(call, leaves, outputs)
         return result_of(call, outputs, sizes)

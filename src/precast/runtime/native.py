@@ -12,11 +12,12 @@ from threading import get_ident
 from typing import Any
 
 from precast.artifact.weights import Weight
-from precast.errors import ArtifactError
+from precast.errors import ArtifactError, InputValueError
 from precast.runtime.tensors import CTensor, PackedTensors, Tensor, pack_tensors
 
 ABI_VERSION = 2
 MAX_RANK = 16
+_INVALID_ARGUMENT, _MISMATCH, _OUT_OF_MEMORY, _INDEX_OUT_OF_RANGE = 1, 2, 3, 5
 
 FallbackFunction = Callable[[int, int, Sequence[CTensor], Sequence[CTensor], Sequence[int]], None]
 
@@ -88,9 +89,20 @@ class NativeLibrary:
         self.check(self.handle.precast_manifest_json(ctypes.byref(text)))
         return (text.value or b"").decode()
 
-    def check(self, status: int, *, error: type[Exception] = RuntimeError) -> None:
+    def check(self, status: int) -> None:
+        """Raise what a status other than 0 stands for."""
         if status != 0:
-            raise error(self.handle.precast_last_error().decode())
+            raise _failure(status, self.handle.precast_last_error().decode(errors="replace"))
+
+
+def _failure(status: int, message: str) -> Exception:
+    if status in (_INVALID_ARGUMENT, _MISMATCH):
+        return InputValueError(
+            message,
+            why="compiled code reads and writes memory as it was compiled to",
+            fix="pass tensors as the model's description says",
+        )
+    return {_OUT_OF_MEMORY: MemoryError, _INDEX_OUT_OF_RANGE: IndexError}.get(status, RuntimeError)(message)
 
 
 def load_library(path: Path) -> NativeLibrary:
@@ -143,7 +155,7 @@ class OpenModel:
         self._fallback = _FALLBACK(self._guard(fallback)) if fallback else _FALLBACK()
         options = _OpenOptions(ABI_VERSION, threads, self._weights, len(weights), None, self._fallback, None)
         self.handle, self._run = ctypes.c_void_p(), library.handle.precast_run
-        library.check(library.handle.precast_open(ctypes.byref(options), ctypes.byref(self.handle)), error=ValueError)
+        library.check(library.handle.precast_open(ctypes.byref(options), ctypes.byref(self.handle)))
 
     def _guard(self, fallback: FallbackFunction) -> Callable[..., int]:
         def call(_: None, entry: int, step: int, *arrays: Any) -> int:
@@ -172,7 +184,7 @@ class OpenModel:
     def infer(self, entry: int, inputs: PackedTensors, outputs: ctypes.Array[CTensor]) -> None:
         function = self.library.handle.precast_infer
         status = function(self.handle, entry, inputs.content, inputs.length, outputs, len(outputs))
-        self.library.check(status, error=ValueError)
+        self.library.check(status)
 
     def run(self, entry: int, inputs: PackedTensors, outputs: PackedTensors) -> None:
         status = self._run(self.handle, entry, inputs.content, inputs.length, outputs.content, outputs.length)
@@ -180,7 +192,7 @@ class OpenModel:
             return
         if get_ident() in self._failures:
             raise self._failures.pop(get_ident())
-        self.library.check(status, error={2: ValueError, 5: IndexError}.get(status, RuntimeError))
+        self.library.check(status)
 
     def state_names(self) -> tuple[str, ...]:
         count, text = ctypes.c_size_t(), ctypes.c_char_p()
@@ -196,16 +208,16 @@ class OpenModel:
         numbers = ctypes.c_int64 * MAX_RANK
         tensor = CTensor(shape=numbers(), strides=numbers())
         status = self.library.handle.precast_describe_state(self.handle, name.encode(), ctypes.byref(tensor))
-        self.library.check(status, error=KeyError)
+        self.library.check(status)
         return tensor
 
     def read_state(self, name: str, target: PackedTensors) -> None:
         status = self.library.handle.precast_read_state(self.handle, name.encode(), target.content)
-        self.library.check(status, error=ValueError)
+        self.library.check(status)
 
     def write_state(self, name: str, source: PackedTensors) -> None:
         status = self.library.handle.precast_write_state(self.handle, name.encode(), source.content)
-        self.library.check(status, error=ValueError)
+        self.library.check(status)
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):

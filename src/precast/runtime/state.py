@@ -10,7 +10,7 @@ import numpy as np
 from precast.artifact.weights import Weight, weight_carrier
 from precast.errors import InputValueError
 from precast.runtime.native import OpenModel
-from precast.runtime.tensors import Array, Tensor, as_tensor, pack_tensors, short_name
+from precast.runtime.tensors import Array, Tensor, as_in_memory, as_tensor, pack_tensors, short_name
 
 
 class StateStore(Protocol):
@@ -44,7 +44,7 @@ class State(MutableMapping[str, Any]):
                 why=f"its state is {', '.join(self._store.names()) or 'empty'}",
                 fix="Write to one of these.",
             )
-        self._store.write(name, as_tensor(value, name=name))
+        self._store.write(name, as_in_memory(as_tensor(value, name=name)))
 
     def __delitem__(self, name: str) -> None:
         raise InputValueError(

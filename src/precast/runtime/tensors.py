@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from precast.artifact.weights import Weight
-from precast.errors import InputTypeError
+from precast.errors import InputTypeError, InputValueError
 from precast.runtime.memory import LARGE, make_ready, take_large
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -87,6 +87,7 @@ def pack_tensors(tensors: Sequence[Tensor | Weight]) -> PackedTensors:
     """Describe tensors' memory to compiled code."""
     # Bytes put together by hand: filling ctypes structures field by field takes longer than a small kernel.
     torch_tensor: Any = getattr(sys.modules.get("torch"), "Tensor", ())
+    tensors = [each if isinstance(each, torch_tensor) else _in_whole_steps(each) for each in tensors]
     layouts = [
         _layout(each.dtype, each.shape, each.stride()) if isinstance(each, torch_tensor) else _layout_of(each)
         for each in tensors
@@ -183,8 +184,27 @@ def _address(tensor: Tensor | Weight) -> int:
     return address
 
 
+def _in_whole_steps(tensor: Tensor | Weight) -> Tensor | Weight:
+    """The tensor, or a copy of one whose elements are not whole elements apart: a field of records, say."""
+    array = tensor.carrier if isinstance(tensor, Weight) else tensor
+    assert isinstance(array, np.ndarray), "`as_tensor` makes it one"
+    if _steps(array.strides, array.itemsize) is not None:
+        return tensor
+    copy = np.ascontiguousarray(array)
+    return Weight(tensor.dtype, copy) if isinstance(tensor, Weight) else copy
+
+
 def _strides(array: Array) -> tuple[int, ...]:
-    return tuple(stride // array.itemsize for stride in array.strides)
+    steps = _steps(array.strides, array.itemsize)
+    assert steps is not None, "others are copied"
+    return steps
+
+
+@lru_cache(maxsize=4096)
+def _steps(strides: tuple[int, ...], item_size: int) -> tuple[int, ...] | None:
+    """Strides in elements; None where they are no whole numbers of elements."""
+    is_whole = item_size > 0 and not any(stride % item_size for stride in strides)
+    return tuple(stride // item_size for stride in strides) if is_whole else None
 
 
 @lru_cache(maxsize=4096)
@@ -211,14 +231,16 @@ def is_torch_tensor(value: object) -> bool:
 
 def as_tensor(value: object, *, name: str) -> Tensor:
     """A value that compiled code can read: tensors as they are, a whole number as a size; lists are refused."""
+    if isinstance(value, np.ndarray):
+        return value
+    if is_torch_tensor(value):
+        return _checked_torch(value, name)
     if isinstance(value, int) and not isinstance(value, bool):
-        return np.asarray(value, np.int64)
-    if isinstance(value, np.ndarray) or is_torch_tensor(value):
-        return value  # type: ignore[return-value]
+        return _as_size(value, name)
     if isinstance(value, np.generic):
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
-        return np.from_dlpack(value)
+        return _shared(value, name)
     raise InputTypeError(
         f"{name} is a {type(value).__name__}, not a tensor",
         why="compiled code reads memory in place",
@@ -226,11 +248,55 @@ def as_tensor(value: object, *, name: str) -> Tensor:
     )
 
 
+def _checked_torch(value: Any, name: str) -> Tensor:
+    """A tensor of torch's whose elements are in memory, as sizes and strides say."""
+    if value.is_nested or value.layout is not sys.modules["torch"].strided:
+        raise InputTypeError(
+            f"{name} is a tensor with the layout {'nested' if value.is_nested else value.layout}",
+            why="compiled code reads elements where sizes and strides say that they are",
+            fix="pass a dense tensor, for example value.to_dense()",
+        )
+    checked: Tensor = value
+    return checked
+
+
+def _as_size(value: int, name: str) -> Tensor:
+    if not -(2**63) <= value < 2**63:
+        raise InputValueError(
+            f"{name} is a number of {value.bit_length()} bits",
+            why="sizes are numbers of 64 bits",
+            fix="pass a smaller one",
+        )
+    return np.asarray(value, np.int64)
+
+
+def _shared(value: Any, name: str) -> Array:
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as problem:
+        raise InputTypeError(
+            f"{name}, a {type(value).__name__}, does not hand over its memory",
+            why=str(problem),
+            fix="pass a numpy array, or a tensor on the CPU of a dtype that numpy has",
+        ) from problem
+
+
+def as_in_memory(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of one that torch negates lazily: its memory holds other numbers than it."""
+    if isinstance(tensor, np.ndarray) or not is_torch_tensor(tensor):
+        return tensor
+    lazy: Any = tensor
+    return lazy.resolve_neg() if lazy.is_neg() else tensor
+
+
 def allocate(code: tuple[int, int], shape: Sequence[int], strides: Sequence[int], *, like_torch: bool) -> Tensor:
     """New memory of this layout, as a torch tensor or a numpy array."""
     name = _NAMES[code]
     if like_torch:
-        return _allocate_for_torch(name, tuple(shape), tuple(strides), code[1] // 8)
+        try:
+            return _allocate_for_torch(name, tuple(shape), tuple(strides), code[1] // 8)
+        except RuntimeError as problem:
+            raise MemoryError(f"no memory for a result of the sizes {list(shape)}") from problem
     if name == "bfloat16":
         raise InputTypeError(
             "numpy has no bfloat16",

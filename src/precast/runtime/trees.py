@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from keyword import iskeyword
 from typing import Any
 
 from precast.artifact.schema import Json
@@ -187,4 +189,14 @@ def _named_tuple(tree: Tree) -> Any:
         found = vars(found).get(part) if hasattr(found, "__dict__") else None
     if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tree.keys:
         return found
-    return namedtuple(path.rpartition(".")[2] or "NamedTuple", tree.keys)
+    name = path.rpartition(".")[2]
+    if iskeyword(name) or not name.isidentifier():
+        name = "NamedTuple"
+    if any(iskeyword(key) or key.startswith("_") for key in tree.keys):
+        return partial(_record, tree)
+    return namedtuple(name, tree.keys)
+
+
+def _record(tree: Tree, *children: Any) -> Record:
+    """What stands for a named tuple whose fields no class made here could have."""
+    return Record(tree.class_name or "", tree.keys, children)

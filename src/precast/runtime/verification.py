@@ -65,7 +65,12 @@ def _check(
     inputs = [_input(each, stored) for each in sample.inputs]
     if len(inputs) != len(entry.interface.inputs) or len(sample.outputs) != len(entry.interface.outputs):
         raise damaged(f"sample {position} of {entry.name!r} does not fit the entry", "it has other inputs or outputs")
-    results = runnable.run_bits(inputs)
+    try:
+        results = runnable.run_bits(inputs)
+    except ArtifactError:
+        raise
+    except (ValueError, TypeError, LookupError, RuntimeError, MemoryError) as problem:
+        raise damaged(f"sample {position} of {entry.name!r} cannot be run", str(problem)) from problem
     checks = []
     for described, expected, result in zip(entry.interface.outputs, sample.outputs, results, strict=True):
         error = largest_error(result, _stored(expected.tensor, stored))

@@ -66,8 +66,10 @@ struct entry {
     size_t output_count;
     const size_source* sizes;
     size_t size_count;
-    // Writes the sizes, then the strides, of every input and then of every output, one after the other.
-    void (*layouts)(const int64_t* sizes, int64_t* layouts);
+    // Writes the sizes, then the strides, of every input and then of every output, one after the other. False: one of them
+    // is no number of 64 bits.
+    bool (*layouts)(const int64_t* sizes, int64_t* layouts);
+    // In bytes; negative where it, or any other number that the program computes from sizes, is no number of 64 bits.
     int64_t (*arena_size)(const int64_t* sizes);
     int32_t (*run)(const frame& frame);
     size_t fallback_count;

@@ -41,6 +41,8 @@ using namespace precast;
 namespace {
 
 constexpr size_t place_size = 256;
+// OpenMP ends the process where the system does not give it as many threads as were asked for.
+constexpr int32_t most_threads = 4096;
 
 // Whose tensor an error is about.
 struct place {
@@ -85,21 +87,32 @@ struct call {
     std::vector<const precast_tensor*> inputs;
     std::vector<int64_t> sizes, layouts;
     const int64_t* output_layouts = nullptr;
+    int64_t arena_size = 0;
 };
 
 precast_status read_size(const entry& entry, const size_source& source, const precast_tensor& tensor, int64_t* size) {
     const char* const name = entry.inputs[source.input].name;
     if (source.dimension < 0 && !tensor.data)
         return fail(PRECAST_INVALID_ARGUMENT, "entry '%s', input '%s' has no data", entry.name, name);
-    const int64_t number =
-        source.dimension < 0 ? *static_cast<const int64_t*>(start_of(tensor)) : tensor.shape[source.dimension];
-    const int64_t multiple = number - source.offset;
+    int64_t number, multiple;
+    // It need not be aligned.
+    if (source.dimension < 0) std::memcpy(&number, start_of(tensor), sizeof number);
+    else number = tensor.shape[source.dimension];
+    if (__builtin_sub_overflow(number, source.offset, &multiple)) multiple = number = -1;
     *size = multiple / source.factor;
     if (number < 0) return fail(PRECAST_MISMATCH, "entry '%s', input '%s': a size is negative", entry.name, name);
     if (*size * source.factor != multiple || *size < source.lower || *size > source.upper)
         return fail(PRECAST_MISMATCH, "entry '%s', input '%s': the size %lld is not one that the entry was compiled for",
                     entry.name, name, static_cast<long long>(number));
     return PRECAST_OK;
+}
+
+precast_status too_large(const entry& entry) {
+    return fail(PRECAST_MISMATCH, "entry '%s': with these sizes, a tensor would be larger than any memory", entry.name);
+}
+
+bool is_possible(const tensor_spec& spec, const int64_t* layout) {
+    return precast::is_possible(spec.rank, layout, layout + spec.rank, spec.dtype.bits / 8);
 }
 
 precast_status prepare(size_t number, const precast_tensor* inputs, size_t input_count, call& prepared) {
@@ -128,16 +141,22 @@ precast_status prepare(size_t number, const precast_tensor* inputs, size_t input
     const size_t output_start = layout_size;
     for (size_t each = 0; each < entry.output_count; ++each) layout_size += 2 * static_cast<size_t>(entry.outputs[each].rank);
     prepared.layouts.resize(layout_size + 1);
-    entry.layouts(prepared.sizes.data(), prepared.layouts.data());
+    if (!entry.layouts(prepared.sizes.data(), prepared.layouts.data())) return too_large(entry);
     prepared.output_layouts = prepared.layouts.data() + output_start;
     const int64_t* layout = prepared.layouts.data();
     for (size_t position = 0; position < entry.input_count; ++position) {
         const tensor_spec& spec = entry.inputs[position];
         const auto status = spec.state < 0 ? check_shape(place.text, spec.name, *prepared.inputs[position], layout) : PRECAST_OK;
         if (status) return status;
+        if (spec.state < 0 && !is_possible(spec, layout)) return too_large(entry);
         layout += 2 * spec.rank;
     }
-    return PRECAST_OK;
+    for (size_t each = 0; each < entry.output_count; ++each) {
+        if (!is_possible(entry.outputs[each], layout)) return too_large(entry);
+        layout += 2 * entry.outputs[each].rank;
+    }
+    prepared.arena_size = entry.arena_size(prepared.sizes.data());
+    return prepared.arena_size < 0 ? too_large(entry) : PRECAST_OK;
 }
 
 precast_status check_output_count(const entry& entry, size_t output_count) {
@@ -226,10 +245,9 @@ precast_status run_alone(precast_model& model, size_t number, call& prepared, co
     if (status) return status;
     const thread_count threads(model.options.threads);
     auto context = model.take();
-    const int64_t arena_size = entry.arena_size(prepared.sizes.data());
-    char* arena = context->arena(arena_size);
-    if (arena_size && !arena)
-        status = fail(PRECAST_OUT_OF_MEMORY, "no %lld bytes of scratch memory", static_cast<long long>(arena_size));
+    char* arena = context->arena(prepared.arena_size);
+    if (prepared.arena_size && !arena)
+        status = fail(PRECAST_OUT_OF_MEMORY, "no %lld bytes of scratch memory", static_cast<long long>(prepared.arena_size));
     else status = entry.run({input_data.data(), output_data.data(), arena, prepared.sizes.data(), context.get()});
     model.give_back(std::move(context));
     if (status) return status;
@@ -257,6 +275,8 @@ precast_status run(precast_model& model, size_t number, const precast_tensor* in
 }
 
 precast_status open(const precast_open_options& options, precast_model& model) {
+    if (options.threads < 0 || options.threads > most_threads)
+        return fail(PRECAST_INVALID_ARGUMENT, "a call cannot use %d threads", options.threads);
     model.options = options;
     for (size_t number = 0; number < entry_count; ++number) {
         const entry& entry = entries[number];

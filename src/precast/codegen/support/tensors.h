@@ -12,15 +12,18 @@
 namespace precast {
 
 constexpr int64_t memory_alignment = 64, huge_page = 2 << 20;
+// More than any machine has, and little enough for a few of them to be added.
+constexpr int64_t most_bytes = int64_t{1} << 56;
 
 struct free_memory {
     void operator()(char* memory) const { std::free(memory); }
 };
 using memory = std::unique_ptr<char, free_memory>;
 
-// At least one byte, aligned for vectors; null when there is no memory. What spans several huge pages is made of them: large
+// At least one byte, aligned for vectors; null when there is no memory, or no machine has as much. What spans several huge pages is made of them: large
 // operands are walked along in strides that would miss the table of small pages.
 inline memory allocate(int64_t size) {
+    if (size < 0 || size > most_bytes) return {};
     const bool is_huge = size >= 2 * huge_page;
     const int64_t alignment = is_huge ? huge_page : memory_alignment, rounded = (size + alignment) / alignment * alignment;
     memory made(static_cast<char*>(std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded))));
@@ -32,14 +35,32 @@ inline bool is_same(precast_dtype a, precast_dtype b) { return a.code == b.code 
 
 inline void* start_of(const precast_tensor& tensor) { return static_cast<char*>(tensor.data) + tensor.byte_offset; }
 
-// From the first to the last element, in elements.
+inline bool is_empty(int32_t rank, const int64_t* shape) {
+    for (int32_t dim = 0; dim < rank; ++dim)
+        if (shape[dim] == 0) return true;
+    return false;
+}
+
+// From the first to the last element, in elements, of a layout that `is_possible`.
 inline int64_t extent_of(int32_t rank, const int64_t* shape, const int64_t* strides) {
+    if (is_empty(rank, shape)) return 0;
     int64_t length = 1;
-    for (int32_t dim = 0; dim < rank; ++dim) {
-        if (shape[dim] == 0) return 0;
-        length += (shape[dim] - 1) * strides[dim];
-    }
+    for (int32_t dim = 0; dim < rank; ++dim) length += (shape[dim] - 1) * strides[dim];
     return length;
+}
+
+// Whether a tensor of these sizes and strides can be in memory, and its elements be counted.
+inline bool is_possible(int32_t rank, const int64_t* shape, const int64_t* strides, int64_t item_size) {
+    int64_t count = item_size, bytes = item_size, step = 0;
+    for (int32_t dim = 0; dim < rank; ++dim) {
+        if (shape[dim] == 0) return true;
+        if (shape[dim] < 0 || strides[dim] < 0 || count > most_bytes / shape[dim] ||
+            __builtin_mul_overflow(shape[dim] - 1, strides[dim], &step) || step > (most_bytes - bytes) / item_size)
+            return is_empty(rank - dim, shape + dim);
+        count *= shape[dim];
+        bytes += step * item_size;
+    }
+    return true;
 }
 
 // `at` says whose tensor it is, e.g. "entry 'forward', input".
@@ -85,8 +106,8 @@ inline bool is_aligned(const precast_tensor& tensor) {
     return reinterpret_cast<uintptr_t>(start_of(tensor)) % static_cast<uintptr_t>(tensor.dtype.bits / 8) == 0;
 }
 
-inline void copy_elements(int32_t rank, const int64_t* shape, const char* from, const int64_t* from_strides, char* to,
-                          const int64_t* to_strides, int64_t item_size) {
+inline void copy_rows(int32_t rank, const int64_t* shape, const char* from, const int64_t* from_strides, char* to,
+                      const int64_t* to_strides, int64_t item_size) {
     if (rank == 0) {
         std::memcpy(to, from, static_cast<size_t>(item_size));
         return;
@@ -96,8 +117,14 @@ inline void copy_elements(int32_t rank, const int64_t* shape, const char* from, 
         return;
     }
     for (int64_t position = 0; position < shape[0]; ++position)
-        copy_elements(rank - 1, shape + 1, from + position * from_strides[0] * item_size, from_strides + 1,
-                      to + position * to_strides[0] * item_size, to_strides + 1, item_size);
+        copy_rows(rank - 1, shape + 1, from + position * from_strides[0] * item_size, from_strides + 1,
+                  to + position * to_strides[0] * item_size, to_strides + 1, item_size);
+}
+
+inline void copy_elements(int32_t rank, const int64_t* shape, const char* from, const int64_t* from_strides, char* to,
+                          const int64_t* to_strides, int64_t item_size) {
+    // Many rows of nothing would take as long as many rows.
+    if (!is_empty(rank, shape)) copy_rows(rank, shape, from, from_strides, to, to_strides, item_size);
 }
 
 // The strides of a tensor whose shape is known to fit; row-major ones are written to `room`.

@@ -6,12 +6,10 @@ import sympy
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.numbers import int_oo
 
+from precast.artifact.expressions import check_expression, symbols_of
 from precast.artifact.schema import Json, damaged
+from precast.errors import ArtifactError, ExportError
 
-MAX_DEPTH = 50
-MAX_ARGUMENTS = 1000
-MAX_NUMBER = 2**128
-_POWERS = ("Pow", "PowByNatural", "FloatPow", "LShift")
 _FUNCTIONS: dict[str, Callable[..., sympy.Basic]] = {
     function.__name__: function
     for function in (
@@ -34,7 +32,23 @@ _CONSTANTS = {"true": sympy.true, "false": sympy.false, "int_oo": int_oo, "-int_
 
 
 def expression_to_json(expression: sympy.Basic | int) -> Json:
-    """Numbers as they are, symbols by name, everything else as a list that starts with the function's name."""
+    """Numbers as they are, symbols by name, everything else as a list that starts with the function's name.
+
+    What could not be read again is refused: see ``precast.artifact.expressions``.
+    """
+    content = _to_json(expression)
+    try:
+        check_expression(content, set(symbols_of(content)))
+    except ArtifactError as problem:
+        raise ExportError(
+            f"The program has a size of {str(expression)[:200]}, which cannot be saved.",
+            why=str(problem).partition("\n")[0] + "; readers refuse what could take forever to compute",
+            fix="Fix that size, or compute it outside of the program.",
+        ) from problem
+    return content
+
+
+def _to_json(expression: sympy.Basic | int) -> Json:
     if isinstance(expression, (int, sympy.Integer)):
         return int(expression)
     if isinstance(expression, sympy.Symbol):
@@ -48,38 +62,29 @@ def expression_to_json(expression: sympy.Basic | int) -> Json:
         return ["Float", float(expression).hex()]
     name = type(expression).__name__
     assert name in _FUNCTIONS, f"no form for {name}"
-    return [name, *map(expression_to_json, expression.args)]
+    return [name, *map(_to_json, expression.args)]
 
 
-def expression_from_json(content: Json, symbols: Mapping[str, sympy.Symbol], depth: int = 0) -> sympy.Basic:
+def expression_from_json(content: Json, symbols: Mapping[str, sympy.Symbol]) -> sympy.Basic:
     """The expression, over these symbols; whatever is unknown in it is a damaged file."""
-    if isinstance(content, bool) or depth > MAX_DEPTH:
-        raise damaged("an expression over sizes is not as it should be", f"it holds {content!r} at depth {depth}")
+    check_expression(content, symbols)
+    return _from_json(content, symbols)
+
+
+def _from_json(content: Json, symbols: Mapping[str, sympy.Symbol]) -> sympy.Basic:
     if isinstance(content, int):
         return sympy.Integer(content)
     if isinstance(content, str):
-        if content not in symbols:
-            raise damaged(f"an expression names the size {content!r}", "the file declares no such size")
         return symbols[content]
-    if not isinstance(content, list) or not content or not isinstance(content[0], str):
-        raise damaged("an expression over sizes is not as it should be", f"it holds {content!r}")
+    assert isinstance(content, list), "checked"
     name, *arguments = content
-    if name in _CONSTANTS and not arguments:
+    assert isinstance(name, str), "checked"
+    if name in _CONSTANTS:
         return _CONSTANTS[name]
-    if name == "Rational" and len(arguments) == 2 and all(type(a) is int for a in arguments) and arguments[1]:
+    if name == "Rational":
         return sympy.Rational(*arguments)
-    if name == "Float" and len(arguments) == 1 and isinstance(arguments[0], str):
-        return sympy.Float(float.fromhex(arguments[0]))
-    if name not in _FUNCTIONS or len(arguments) > MAX_ARGUMENTS:
-        raise damaged(f"an expression uses the function {str(name)[:80]!r}", "no such function of sizes is known")
-    return _applied(name, [expression_from_json(each, symbols, depth + 1) for each in arguments])
-
-
-def _applied(name: str, arguments: list[sympy.Basic]) -> sympy.Basic:
-    """The function of its arguments, which sympy computes at once where they are numbers: so numbers stay small."""
-    if name in _POWERS and any(argument.is_number and not abs(argument) <= 64 for argument in arguments[1:]):
-        raise damaged("an expression has a huge exponent", f"it is {arguments[1]}")
-    result = _FUNCTIONS[name](*arguments)
-    if isinstance(result, sympy.Integer) and abs(result) > MAX_NUMBER:
-        raise damaged("an expression over sizes is a huge number", f"at most {MAX_NUMBER} is allowed")
-    return result
+    if name == "Float":
+        return sympy.Float(float.fromhex(str(arguments[0])))
+    if name not in _FUNCTIONS:
+        raise damaged(f"an expression uses the function {name!r}", "this version of torch has no such function")
+    return _FUNCTIONS[name](*(_from_json(each, symbols) for each in arguments))
