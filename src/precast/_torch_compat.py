@@ -3,6 +3,7 @@
 from functools import cached_property
 
 import sympy
+import torch
 from torch._guards import GuardSource, Source
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -39,3 +40,8 @@ def example_sizes(shape_env: ShapeEnv) -> dict[sympy.Symbol, sympy.Integer]:
         shape_env.backed_var_to_val if hasattr(shape_env, "backed_var_to_val") else shape_env.var_to_val
     )
     return sizes
+
+
+def is_module_state(value: object) -> bool:
+    """Whether an input of a graph of torch's front end is a parameter or a buffer: the front end marks them."""
+    return isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")

@@ -12,7 +12,6 @@ from precast.autograd.entry import compile_callable
 from precast.compilers.registry import Backend, Compiler, get_backend
 from precast.errors import InputTypeError
 from precast.options import Options, as_options
-from precast.partition import default_partition
 
 Model = TypeVar("Model", bound=Callable[..., Any])
 
@@ -68,22 +67,6 @@ def compile(
         )
     if isinstance(model, CompiledModule):
         model = model.original_module
-    compilers = _compilers(get_backend(backend), as_options(options))
+    compilers = CompilersInUse.of_backend(get_backend(backend), as_options(options))
     compile_function = functools.partial(compile_callable, compilers=compilers, dynamic=dynamic)
     return compile_module(model, compile_function) if isinstance(model, torch.nn.Module) else compile_function(model)
-
-
-def _compilers(backend: Backend, options: Options) -> CompilersInUse:
-    return CompilersInUse.of(
-        _configured(backend.fw_compiler, options),
-        _configured(backend.bw_compiler, options),
-        _configured(backend.inference_compiler, options),
-        partition=backend.partition_fn or default_partition,
-        decompositions=backend.decompositions,
-    )
-
-
-def _configured(compiler: Any, options: Options) -> Any:
-    """The compiler as the options ask for; one that knows no options is taken as it is."""
-    configure = getattr(compiler, "with_options", None)
-    return compiler if configure is None else configure(options)

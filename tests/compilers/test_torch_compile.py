@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from precast.compilers.torch_compile import compile_graph
+from precast.errors import FreezeError
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +105,44 @@ def test_a_model_that_breaks_the_graph_trains_as_in_eager():
         expected = torch.autograd.grad(model(inputs).square().sum(), list(model.parameters()))
         found = torch.autograd.grad(run(inputs).square().sum(), list(model.parameters()))
         torch.testing.assert_close(found, expected)
+
+
+def image_model(seed=0) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU()).eval()
+    torch.nn.init.uniform_(model[1].running_var, 0.5, 2)
+    return model
+
+
+class Wrapped(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x) * 2
+
+
+def test_parameters_may_be_frozen():
+    model, x = image_model(), torch.randn(2, 3, 6, 6)
+    run = torch.compile(model, backend="precast", options={"freeze": True})
+    with torch.no_grad():
+        before = model(x)
+        torch.testing.assert_close(run(x), before)
+        model[0].weight.mul_(2)
+        torch.testing.assert_close(run(x), before)
+
+
+def test_each_of_two_modules_that_share_a_graph_is_frozen_with_its_own_parameters():
+    x = torch.randn(2, 3, 6, 6)
+    models = [Wrapped(image_model(seed)) for seed in (1, 2)]
+    with torch.no_grad():
+        for model in (*models, *models):
+            run = torch.compile(model, backend="precast", options={"freeze": True})
+            torch.testing.assert_close(run(x), model(x))
+
+
+def test_frozen_parameters_have_no_gradients():
+    run = torch.compile(image_model(), backend="precast", options={"freeze": True})
+    with pytest.raises(FreezeError, match="no_grad"):
+        run(torch.randn(2, 3, 6, 6))

@@ -18,9 +18,9 @@ from precast.cache import Store
 from precast.codegen.describe import Entry as ProgramEntry
 from precast.codegen.generate import generate
 from precast.compilers.interpreted import interpret
-from precast.compilers.native import called_back, lower_segments, open_entries, weights_of
+from precast.compilers.native import called_back, open_entries, weights_of
 from precast.compilers.native_call import CompiledGraph
-from precast.compilers.native_random import draw_from_streams
+from precast.compilers.native_programs import lower_segments, rewrite_graph
 from precast.compilers.native_split import SplitGraph, split_graph
 from precast.compilers.native_stored import written_in_place
 from precast.errors import BuildError, LoweringError
@@ -70,7 +70,7 @@ class Recording:
     def compiler(self, prefix: str) -> Compiler:
         def record(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             assert not self.is_complete, "the second call is compiled anew"
-            split = split_graph(draw_from_streams(graph_module) if self.draws_natively else graph_module)
+            split = split_graph(rewrite_graph(graph_module, random="philox" if self.draws_natively else "eager"))
             name = f"{prefix}_{len(self.graphs)}"
             # Constants of graphs that share a library must not share a name.
             entries = [

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import precast
-from precast.errors import InputTypeError
+from precast.errors import FreezeError, InputTypeError
 
 
 def test_an_inference_graph():
@@ -61,3 +61,13 @@ def test_a_kernel_for_many_tensors_is_one_line_that_says_how_many():
     assert [kernel.times for kernel in graph.kernels] == [2]
     assert "sin, 2 times" in str(explanation)
     assert graph.as_data()["steps"][0]["times"] == 2
+
+
+def test_a_compiled_module_is_explained_with_its_options():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).eval()
+    frozen = precast.compile(model, options={"freeze": True})
+    with torch.no_grad():
+        (graph,) = precast.explain(frozen, torch.ones(1, 3, 8, 8)).graphs
+    assert [step.operators for step in (*graph.kernels, *graph.library_calls)] == [("convolution",)]
+    with pytest.raises(FreezeError, match="no_grad"):
+        precast.explain(frozen, torch.ones(1, 3, 8, 8))

@@ -8,6 +8,8 @@ import torch
 from torch import fx
 
 from precast.autograd.boxing import BoxedCall, Compiled, Compiler, as_boxed
+from precast.compilers.registry import Backend
+from precast.options import Options
 from precast.partition import default_partition
 
 _REMEMBERED = "_precast_compilers"
@@ -39,6 +41,23 @@ class CompilersInUse:
         if bw_compiler is None:
             return cls(fw_compiler, fw_compiler, inference, **others)
         return cls(*_drawing_alike(fw_compiler, bw_compiler), inference, **others)
+
+    @classmethod
+    def of_backend(cls, backend: Backend, options: Options) -> "CompilersInUse":
+        """All that a backend says about how a function is compiled; its compilers work as the options ask for."""
+        return cls.of(
+            _configured(backend.fw_compiler, options),
+            _configured(backend.bw_compiler, options),
+            _configured(backend.inference_compiler, options),
+            partition=backend.partition_fn or default_partition,
+            decompositions=backend.decompositions,
+        )
+
+
+def _configured(compiler: Any, options: Options) -> Any:
+    """The compiler as the options ask for; one that knows no options is taken as it is."""
+    configure = getattr(compiler, "with_options", None)
+    return compiler if configure is None else configure(options)
 
 
 def _drawing_alike(forward: Compiler, backward: Compiler) -> tuple[Compiler, Compiler]:

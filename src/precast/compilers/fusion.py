@@ -4,6 +4,7 @@ On CPUs that is the native backend, whose operators are taken apart as it wants 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import fx
 
 from precast.autograd import aot_function, aot_module
 from precast.compilers.native_backend import NativeCompiler
-from precast.compilers.registry import get_backend, list_backends
+from precast.compilers.registry import Backend, get_backend, list_backends
 from precast.compilers.torchscript import simple_ts_compile
 from precast.partition import min_cut_rematerialization_partition
 
@@ -34,15 +35,36 @@ def memory_efficient_fusion(
     """
     choices: dict[str, Any] = {
         "fw_compiler": FastestCompiler(),
-        "partition_fn": min_cut_rematerialization_partition,
+        "inference_compiler": FastestCompiler(is_for_inference=True),
+        "partition_fn": fastest_partition,
         "decompositions": get_backend("native").decompositions,
         **overrides,
     }
     return aot_module(fn, **choices) if isinstance(fn, torch.nn.Module) else aot_function(fn, **choices)
 
 
+def fastest_partition(
+    joint_module: fx.GraphModule, joint_inputs: Sequence[Any], **others: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Split as the backend that will compile the halves wants it."""
+    backend = _fastest_backend([value for part in joint_inputs for value in part])
+    partition = backend.partition_fn or min_cut_rematerialization_partition
+    return partition(joint_module, joint_inputs, **others)
+
+
+def _fastest_backend(inputs: Sequence[object]) -> Backend:
+    """The fastest backend there is for the device that the inputs are on."""
+    devices = {value.device.type for value in inputs if isinstance(value, torch.Tensor)}
+    candidates = _FASTEST_FIRST.get(devices.pop(), ("ts",)) if len(devices) == 1 else ("ts",)
+    known = list_backends()
+    return get_backend(next(name for name in candidates if name in known))
+
+
+@dataclass(frozen=True)
 class FastestCompiler:
     """Compiles with the fastest backend there is for the device that the inputs are on; keeps what that can keep."""
+
+    is_for_inference: bool = False
 
     @property
     def cache_key(self) -> str:
@@ -50,11 +72,9 @@ class FastestCompiler:
         return f"{self._native.cache_key} {list_backends()}"
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-        devices = {value.device.type for value in example_inputs if isinstance(value, torch.Tensor)}
-        candidates = _FASTEST_FIRST.get(devices.pop(), ("ts",)) if len(devices) == 1 else ("ts",)
-        known = list_backends()
-        name = next(name for name in candidates if name in known)
-        return get_backend(name).fw_compiler(graph_module, example_inputs)
+        backend = _fastest_backend(example_inputs)
+        for_inference = backend.inference_compiler if self.is_for_inference else None
+        return (for_inference or backend.fw_compiler)(graph_module, example_inputs)
 
     def store(self, compiled: Any) -> bytes | None:
         return self._native.store(compiled) if _is_native(compiled) else None

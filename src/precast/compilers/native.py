@@ -21,17 +21,13 @@ from precast.compilers.native_backend import NativeCompiler as NativeCompiler
 from precast.compilers.native_call import CompiledGraph, constants_of
 from precast.compilers.native_choice import Measure, choose_ways
 from precast.compilers.native_frozen import FrozenGraph, refuse_gradients
-from precast.compilers.native_lowering import segment_graph, segment_inputs
-from precast.compilers.native_random import draw_from_streams
-from precast.compilers.native_split import SplitGraph, split_graph
+from precast.compilers.native_programs import lower_segments, prepare_graph
+from precast.compilers.native_split import SplitGraph
 from precast.compilers.native_stored import StoredGraph, called_back, written_in_place
 from precast.compilers.native_timing import timer
 from precast.ir.loops.program import LoopProgram
 from precast.ir.loops.sources import Sources
-from precast.lower import lower_graph
 from precast.lower.fallback import torch_fallback
-from precast.lower.fuse import fuse
-from precast.lower.plan import plan
 from precast.options import Options
 from precast.runtime.entry import Entry, library_entries
 
@@ -113,31 +109,6 @@ class NativeGraph(CompiledGraph):
         super().__init__(split, entries, stored.in_place)
         self.stored = stored
         self.programs = programs
-
-
-def prepare_graph(graph_module: fx.GraphModule, options: Options) -> SplitGraph:
-    """The graph with its random operators drawn as the options say, cut into what is native and what is torch's."""
-    return split_graph(draw_from_streams(graph_module) if options.random == "philox" else graph_module)
-
-
-def lower_segments(
-    split: SplitGraph, *, prefix: str = "segment", on_lowered: Callable[[LoopProgram], None] | None = None
-) -> list[ProgramEntry]:
-    """The native segments as fused and planned programs, in order, named ``prefix_0``, ``prefix_1``, …
-
-    `on_lowered` is told of each program before its loops are fused.
-    """
-    entries: list[ProgramEntry] = []
-    for segment in split.segments:
-        if segment.is_native:
-            graph = segment_graph(segment, segment_inputs(segment))
-            lowered = lower_graph(graph, name=f"{prefix}_{len(entries)}")
-            if on_lowered is not None:
-                on_lowered(lowered)
-            program = fuse(lowered)
-            weights = {node.name: node.name for node in segment.inputs if node.op == "get_attr"}
-            entries.append(ProgramEntry(program, plan(program), weights))
-    return entries
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,19 @@ After:  a loop program that reads ``x`` and the state ``weight`` and ``count``, 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 
+from precast.autograd.trace_graphs import tidy
 from precast.codegen.describe import Entry
-from precast.compilers.native import lower_segments
 from precast.compilers.native_decompositions import native_decompositions
-from precast.compilers.native_lowering import SegmentInputs, segment_graph, segment_inputs
-from precast.compilers.native_random import SEED_NAME, draw_from_streams, seed_as_input
+from precast.compilers.native_lowering import SegmentInputs, segment_inputs
+from precast.compilers.native_programs import lower_segment, lower_segments, rewrite_graph
+from precast.compilers.native_random import SEED_NAME, seed_as_input
 from precast.compilers.native_sizes import SizeReader, size_readers
 from precast.compilers.native_split import Segment, is_size, may_be_native, split_graph
 from precast.errors import LoweringError
@@ -27,14 +28,11 @@ from precast.export.sizes import fake_mode_of
 from precast.functionalize import functionalized
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.program import FallbackStep, LoopProgram, SizeSource
+from precast.ir.loops.program import LoopProgram, SizeSource
 from precast.ir.node_meta import set_value, source_line_of, value_of
 from precast.ir.program import Program
 from precast.ir.signature import InputKind, OutputKind
 from precast.ir.sizes import SizeGuard, SymbolicSizes
-from precast.lower import lower_graph
-from precast.lower.fuse import fuse
-from precast.lower.plan import plan
 from precast.packaging.size_conditions import size_conditions
 from precast.tracing.fake_inputs import fresh_copies
 from precast.tracing.retrace import as_flat_function
@@ -46,6 +44,7 @@ RANDOM_SEED = "random.seed"
 STATE_UPDATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 _BOOKKEEPING = (operator.getitem, torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
 """What surrounds operators with effects, and says nothing to people."""
+_RECURRENT = torch.ops.aten.mkldnn_rnn_layer.default
 _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -73,7 +72,7 @@ def native_program(exported: ExportedProgram, *, name: str, state_names: Mapping
     """
     program = exported.program
     module, seed = _with_seed_as_state(_simplified(program))
-    _refuse_what_needs_torch(module, name)
+    _refuse_what_needs_torch(_between_segments(module), name)
     inputs = dict(zip(placeholders_of(module.graph), program.signature.inputs, strict=seed is None))
     used = {node for each in _computing_nodes(module.graph) for node in each.all_input_nodes}
     used |= {node for node in results_of(module.graph) if isinstance(node, fx.Node)}
@@ -89,12 +88,12 @@ def native_program(exported: ExportedProgram, *, name: str, state_names: Mapping
     lowered = _lower(Segment(True, _computing_nodes(module.graph), (*taken, *state), results), name)
     targets = [state_names[str(spec.target)] if spec.kind in STATE_UPDATES else None
                for spec in program.signature.outputs]  # fmt: skip
-    updates, outputs = _numbered_outputs(module.graph, lowered, [*targets, *([RANDOM_SEED] if seed else [])])
+    updates, outputs = _numbered_outputs(module.graph, lowered.program, [*targets, *([RANDOM_SEED] if seed else [])])
     ranges = {str(s.symbol.name): (s.range.lower, s.range.upper) for s in program.sizes.symbols}
     weights = {node.name: name for node, name in state.items()}
     sizes = _sizes_after_lowering(program, name)
-    conditions = tuple(size_conditions(sizes, [source.symbol for source in lowered.sizes]))
-    entry = Entry(lowered, plan(lowered), weights, updates, ranges, conditions)
+    conditions = tuple(size_conditions(sizes, [source.symbol for source in lowered.program.sizes]))
+    entry = replace(lowered, weights=weights, updates=updates, ranges=ranges, conditions=conditions)
     return NativeProgram(entry, sizes, outputs[: len(targets)], draws=seed is not None)
 
 
@@ -117,7 +116,7 @@ def _with_seed_as_state(module: fx.GraphModule) -> tuple[fx.GraphModule, fx.Node
     """The graph with its random numbers drawn from a seed that it takes as its last input, and gives anew as its last
     result: every call draws others.
     """
-    module = seed_as_input(draw_from_streams(module))
+    module = seed_as_input(rewrite_graph(module, random="philox"))
     seed = next((node for node in placeholders_of(module.graph) if node.name == SEED_NAME), None)
     if seed is not None:
         output = module.graph.output_node()
@@ -130,24 +129,27 @@ def _with_seed_as_state(module: fx.GraphModule) -> tuple[fx.GraphModule, fx.Node
 
 def _simplified(program: Program) -> fx.GraphModule:
     """The same graph in operators that native code is made of."""
+    module = _traced(program)
+    if not any(node.target is _RECURRENT for node in module.graph.nodes):
+        return module
+    # An operator that only torch has, made of a recurrent layer that is too long, or of another type, to be decomposed.
+    with _without_mkldnn():
+        return _traced(program)
+
+
+def _traced(program: Program) -> fx.GraphModule:
     mode = fake_mode_of(program)
     inputs = [value_of(node) for node in program.placeholders]
     function = functionalized(as_flat_function(program.module))
-    with tracing_session(), torch.no_grad(), _without_mkldnn():
+    with tracing_session(), torch.no_grad():
         with mode:
             copies = fresh_copies(inputs)
-        module = trace(function, copies, mode, decompositions=native_decompositions())  # type: ignore[arg-type]
-    for node in module.graph.nodes:
-        # In a functional graph nothing is written to, so a detached alias is the value itself.
-        if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
-            node.replace_all_uses_with(node.args[0])
-    module.graph.eliminate_dead_code()
-    return module
+        return tidy(trace(function, copies, mode, decompositions=native_decompositions()))  # type: ignore[arg-type]
 
 
 @contextmanager
 def _without_mkldnn() -> Iterator[None]:
-    """With it, torch takes a recurrent layer apart into an operator that only torch has."""
+    """Recurrent layers then become products and formulas of single steps."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
@@ -169,34 +171,42 @@ def _is_passed(node: fx.Node) -> bool:
     return isinstance(value_of(node), torch.Tensor | torch.SymInt)
 
 
-def _refuse_what_needs_torch(module: fx.GraphModule, name: str) -> None:
-    missing = list(_needing_torch(module))
-    if missing:
+def _refuse_what_needs_torch(missing: Iterable[str], name: str) -> None:
+    lines = dict.fromkeys(missing)
+    if lines:
         raise LoweringError(
-            f"{name!r} cannot run without torch:" + "".join(f"\n       {each}" for each in dict.fromkeys(missing)),
+            f"{name!r} cannot run without torch:" + "".join(f"\n       {each}" for each in lines),
             why="these operators have no native rule, and a call back into torch needs torch",
             fix="replace them, keep them out of what is packaged, or use precast.compile in process",
         )
 
 
-def _needing_torch(module: fx.GraphModule) -> Iterator[str]:
-    """What torch would have to run, with the user's lines."""
-    for node in _computing_nodes(module.graph):
-        if not may_be_native(node) and node.target not in _BOOKKEEPING:
-            # An operator with an effect stands, behind its token, inside another that orders effects.
-            called = node.args[1] if str(node.target) == "with_effects" else node.target
-            yield f"{called} at {source_line_of(node) or node.name}"
-    for entry in lower_segments(split_graph(module)):
-        for step in entry.program.steps:
-            if isinstance(step, FallbackStep):
-                yield f"{step.operator} at {step.at or step.name}"
+def _between_segments(module: fx.GraphModule) -> Iterator[str]:
+    """What torch would have to run because native code cannot hold its values, and then all else that needs torch."""
+    found = [node for node in _computing_nodes(module.graph) if not may_be_native(node)]
+    named = [node for node in found if node.target not in _BOOKKEEPING]
+    for node in named:
+        # An operator with an effect stands, behind its token, inside another that orders effects.
+        called = node.args[1] if str(node.target) == "with_effects" else node.target
+        yield f"{called} at {source_line_of(node) or node.name}"
+    for entry in lower_segments(split_graph(module)) if named else ():
+        yield from _called_back(entry)
 
 
-def _lower(segment: Segment, name: str) -> LoopProgram:
-    """The segment as a fused program that reads all its dynamic sizes off the tensors it is given."""
+def _called_back(entry: Entry) -> Iterator[str]:
+    """The operators of native code that would call torch, with the user's lines."""
+    for step in entry.fallbacks:
+        yield f"{step.operator} at {step.at or step.name}"
+
+
+def _lower(segment: Segment, name: str) -> Entry:
+    """The segment as an entry that reads all its dynamic sizes off the tensors it is given."""
+    entry = lower_segment(segment, name=name)
+    _refuse_what_needs_torch(_called_back(entry), name)
     inputs = segment_inputs(segment)
-    program = fuse(lower_graph(segment_graph(segment, inputs), name=name, fallbacks=False))
-    return _without_size_inputs(program, inputs, size_readers(segment.inputs)) if inputs.sizes else program
+    if not inputs.sizes:
+        return entry
+    return replace(entry, program=_without_size_inputs(entry.program, inputs, size_readers(segment.inputs)))
 
 
 def _without_size_inputs(program: LoopProgram, inputs: SegmentInputs, readers: Mapping[str, SizeReader]) -> LoopProgram:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from precast.autograd.callable import AotCallable
-from precast.autograd.compilers_in_use import CompilersInUse
+from precast.autograd.compilers_in_use import CompilersInUse, compilers_of
 from precast.autograd.graph_names import get_aot_graph_name
 from precast.compilers.interpreted import interpret
-from precast.compilers.native import BACKEND, lower_segments, prepare_graph
+from precast.compilers.native_backend import BACKEND, NativeCompiler
+from precast.compilers.native_frozen import freeze_graph, refuse_gradients
+from precast.compilers.native_programs import lower_segments, prepare_graph
 from precast.errors import InputTypeError
+from precast.ir.graphs import placeholders_of
+from precast.ir.node_meta import is_state, tensor_of
 from precast.options import as_options
-from precast.partition import min_cut_rematerialization_partition
 from precast.report.graph_explanation import GraphExplanation, explain_graph
 
 
@@ -40,20 +43,32 @@ class Explanation:
         return tuple(dict.fromkeys(names))
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Explaining:
-    """A compiler that explains graphs, and gives something slow that runs them."""
+    """Stands for the native compiler: it explains graphs, and returns something slow that runs them."""
 
-    graphs: list[GraphExplanation] = field(default_factory=list)
+    compiler: NativeCompiler
+    graphs: list[GraphExplanation]
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., object]:
-        split = prepare_graph(graph_module, as_options(None))
+        split = prepare_graph(self._frozen(graph_module), as_options(self.compiler.options))
         self.graphs.append(explain_graph(get_aot_graph_name(), split, lower_segments(split)))
         return interpret(graph_module, example_inputs)
+
+    def _frozen(self, graph_module: fx.GraphModule) -> fx.GraphModule:
+        """The graph over constants, where the options want that; what they are, without their numbers, will do."""
+        if not self.compiler.holds_state:
+            return graph_module
+        if not self.compiler.is_for_inference:
+            refuse_gradients()
+        state = [node for node in placeholders_of(graph_module.graph) if is_state(node)]
+        return freeze_graph(graph_module, {node.name: tensor_of(node) for node in state})
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """What ``precast.compile(fn)`` makes of a call with these arguments; printing it tells people.
+
+    A compiled function or module is explained with the options that it was compiled with.
 
     Nothing is built and ``fn`` is not run on the arguments' values. Graphs for gradients are explained too where the
     call asks for them.
@@ -68,16 +83,30 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
             why="it explains what a function or module becomes",
             fix="pass the function, then the arguments of one call: precast.explain(model, x)",
         )
-    compiler = _Explaining()
-    compilers = CompilersInUse.of(
-        compiler,
-        None,
-        None,
-        partition=min_cut_rematerialization_partition,
-        decompositions=BACKEND.decompositions,
+    graphs: list[GraphExplanation] = []
+    compilers = _native_compilers(fn)
+    compilers = replace(
+        compilers,
+        forward=_explaining(compilers.forward, graphs),
+        backward=_explaining(compilers.backward, graphs),
+        inference=_explaining(compilers.inference, graphs),
     )
     AotCallable(_unwrapped(fn), compilers, logs=False).compile_for(*args, **kwargs)
-    return Explanation(tuple(compiler.graphs))
+    return Explanation(tuple(graphs))
+
+
+def _explaining(compiler: object, graphs: list[GraphExplanation]) -> _Explaining:
+    assert isinstance(compiler, NativeCompiler), "the native backend is ours"
+    return _Explaining(compiler, graphs)
+
+
+def _native_compilers(fn: Callable[..., Any]) -> CompilersInUse:
+    """What a function was compiled with, if natively; else what it would be compiled with."""
+    found = compilers_of(fn)
+    is_native = found is not None and all(
+        isinstance(each, NativeCompiler) for each in (found.forward, found.backward, found.inference)
+    )
+    return found if found is not None and is_native else CompilersInUse.of_backend(BACKEND, as_options(None))
 
 
 def _unwrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
