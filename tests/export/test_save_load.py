@@ -313,3 +313,9 @@ def test_sizes_that_turned_out_equal():
     assert loaded.module()(torch.ones(6), torch.ones(6)).tolist() == [2.0] * 6
     with pytest.raises(ValueError, match="does not hold"):
         loaded.module()(torch.ones(5), torch.ones(5))
+
+
+def test_an_example_that_begins_inside_its_storage():
+    rows = torch.randn(5, 4)[2:]
+    ((loaded,), _) = round_trip(export(torch.nn.ReLU(), (rows,))).example_inputs
+    torch.testing.assert_close(loaded, rows)

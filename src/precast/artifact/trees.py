@@ -19,8 +19,10 @@ _MAPPINGS = ("dict", "OrderedDict", "defaultdict")
 class Tree(NamedTuple):
     """A leaf, where there is no kind, or a container of that kind with children.
 
-    ``keys``: of mappings, and the fields of named tuples and of classes where they are known. ``class_name``: of named
-    tuples and classes, ``module:name``. ``context``: whatever else a class keeps.
+    ``keys``: of mappings; the fields of named tuples, of classes where they are known; the attributes of objects.
+    ``class_name``: of named tuples, classes and objects, ``module:name``. ``context``: whatever else a class keeps;
+    of objects, the classes that they hold, by attribute.
+    A class is one that torch's pytree knows; an object is seen as what its attributes hold.
     """
 
     kind: str | None = None
@@ -48,7 +50,7 @@ def read_tree(content: Json, depth: int = 0) -> Tree:
         raise _misshapen(f"it holds {brief(content)}")
     below = tuple(read_tree(child, depth + 1) for child in children)
     tree = _node(kind, context, below)
-    if tree.kind in (*_MAPPINGS, "namedtuple") and len(tree.keys) != len(below):
+    if tree.kind in (*_MAPPINGS, "namedtuple", "object") and len(tree.keys) != len(below):
         raise _misshapen(f"a {tree.kind} has other keys than values")
     return tree
 
@@ -65,7 +67,7 @@ def _node(kind: str, context: Json, children: tuple[Tree, ...]) -> Tree:
     name, rest, *fields = context
     if kind == "defaultdict":
         return Tree(kind, _keys(rest), children, context=name)
-    if kind not in ("namedtuple", "class") or not isinstance(name, str) or len(name) > 500:
+    if kind not in ("namedtuple", "class", "object") or not isinstance(name, str) or len(name) > 500:
         raise _misshapen(f"it holds a {kind[:80]}")
     if kind == "namedtuple":
         names = tuple(rest) if isinstance(rest, list) else ()
@@ -73,7 +75,16 @@ def _node(kind: str, context: Json, children: tuple[Tree, ...]) -> Tree:
             raise _misshapen("the fields of a named tuple are no names, or one stands twice")
         return Tree(kind, names, children, name)
     known = _keys(fields[0]) if fields else ()
+    if kind == "object":
+        held = rest if isinstance(rest, dict) else {}
+        if not all(map(_is_attribute, (*known, *held))) or not all(isinstance(each, str) for each in held.values()):
+            raise _misshapen("the attributes of an object are no names")
+        return Tree(kind, known, children, name, held)
     return Tree(kind, known if len(known) == len(children) else (), children, name, rest)
+
+
+def _is_attribute(name: object) -> bool:
+    return isinstance(name, str) and name.isidentifier() and not name.startswith("__")
 
 
 def _keys(content: Json) -> tuple[Any, ...]:

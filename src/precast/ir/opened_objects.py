@@ -6,15 +6,15 @@ After:  ``opened`` puts ``Opened(cache)`` in its place: its children are the att
 Nothing is registered for the classes themselves: that is for their owners to do, and what they say comes first.
 """
 
-import dataclasses
 import enum
-from collections import UserDict
 from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+from precast.artifact import classes
 
 PLAIN_TYPES = (
     int, float, complex, bool, str, bytes, type(None), enum.Enum, type, slice, range, type(...),
@@ -27,9 +27,6 @@ _NEVER_OPENED = (
     torch.Tensor, *PLAIN_TYPES, torch.nn.Module, torch.optim.Optimizer, torch.Stream,
     BuiltinFunctionType, FunctionType, MethodType, ModuleType,
 )  # fmt: skip
-_COUNTERS = frozenset({"cumulative_length", "cumulative_length_int", "_seen_tokens"})
-"""Numbers that caches count up at every call. They travel as sizes of empty tensors, since sizes may be dynamic."""
-
 _VALUES = (torch.Tensor, *PLAIN_TYPES)
 _USUAL_LEAVES = {torch.Tensor, bool, int, float, str, type(None), torch.dtype, torch.device}
 
@@ -47,7 +44,7 @@ class Opened:
 
 
 class Held:
-    """Attributes that a program can do nothing with but hand on; objects holding others are other objects."""
+    """Attributes that a program can do nothing with but hand on: classes, say. Objects that hold others are others."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self.attributes = attributes
@@ -100,12 +97,7 @@ _is_known_kind: dict[type, bool] = {}
 
 def is_container_class(kind: type) -> bool:
     """Whether objects of the class are opened whatever they hold: a cache is empty at first."""
-    if issubclass(kind, _NEVER_OPENED):
-        return False
-    is_cache = any(base.__name__.endswith(("Cache", "CacheLayerMixin")) for base in kind.__mro__)
-    is_transformers_cache = is_cache and kind.__module__.startswith("transformers.")
-    is_record = dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__")
-    return is_transformers_cache or is_record or issubclass(kind, UserDict)
+    return not issubclass(kind, _NEVER_OPENED) and classes.is_container_class(kind)
 
 
 def _holds_tensors(value: Any) -> bool:
@@ -129,7 +121,8 @@ def object_parts(value: Any, is_leaf: IsLeaf | None = None) -> tuple[dict[str, A
     parts: dict[str, Any] = {}
     held: dict[str, Any] = {}
     for name, part in sorted(attributes(value).items()):
-        (parts if _is_tree_of_leaves(part, is_leaf) else held)[name] = part
+        is_part = not isinstance(part, type) and _is_tree_of_leaves(part, is_leaf)
+        (parts if is_part else held)[name] = part
     return parts, held
 
 
@@ -160,7 +153,7 @@ def _flatten(node: Opened) -> tuple[list[Any], Context]:
 
 
 def _child(name: str, part: Any, is_leaf: IsLeaf | None) -> Any:
-    if name in _COUNTERS and isinstance(part, (int, torch.SymInt)):
+    if name in classes.COUNTERS and isinstance(part, (int, torch.SymInt)):
         return torch.empty((part, 0))
     return part if is_value(part) else opened(part, is_leaf)
 
@@ -170,12 +163,33 @@ def _flatten_with_keys(node: Opened) -> tuple[list[tuple[Any, Any]], Context]:
     return [(pytree.GetAttrKey(name), child) for name, child in zip(context[1], children, strict=True)], context
 
 
+def child_keys(tree: pytree.TreeSpec) -> tuple[Any, ...]:
+    """What a node of a tree calls its children, as keys of a pytree's path; nothing if its class does not say."""
+    if tree.type is Opened:
+        return tuple(map(pytree.GetAttrKey, tree.context[1]))
+    node = pytree.SUPPORTED_NODES[tree.type]
+    if node.flatten_with_keys_fn is None:
+        return ()
+    instance = node.unflatten_fn(list(range(tree.num_children)), tree.context)
+    keyed, _ = node.flatten_with_keys_fn(instance)
+    return tuple(key for key, _ in keyed)
+
+
+def leaf_paths(tree: pytree.TreeSpec) -> list[tuple[Any, ...]]:
+    """The path to each leaf of a tree, its objects opened."""
+    if tree.is_leaf():
+        return [()]
+    keys = child_keys(tree) or tuple(map(pytree.SequenceKey, range(tree.num_children)))
+    below = zip(keys, tree.children(), strict=True)
+    return [(key, *path) for key, child in below for path in leaf_paths(child)]
+
+
 def unflatten_object(children: Iterable[Any], context: Context) -> Any:
     """The object again, made without its constructor."""
     kind, names, *held = context
     made = kind.__new__(kind)
     for name, child in zip(names, children, strict=True):
-        is_counter = name in _COUNTERS and isinstance(child, torch.Tensor) and child.dim() == 2
+        is_counter = name in classes.COUNTERS and isinstance(child, torch.Tensor) and child.dim() == 2
         object.__setattr__(made, name, child.shape[0] if is_counter else child)
     for others in held:
         set_attributes(made, others.attributes)

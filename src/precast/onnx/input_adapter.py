@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError, InputValueError
 from precast.ir.input_checks import Leaf, check_leaves, expected_leaves
+from precast.ir.opened_objects import opened
 from precast.ir.program import Program
 from precast.ir.signature import ConstantArgument, InputKind
 from precast.ir.tensor_spec import TensorSpec
@@ -69,7 +70,7 @@ def flatten(arguments: Mapping[str, Any]) -> Leaves:
     """Every leaf of every container, by its path."""
     leaves: Leaves = {}
     for name, value in arguments.items():
-        with_paths, _ = pytree.tree_flatten_with_path(value)
+        with_paths, _ = pytree.tree_flatten_with_path(opened(value))
         leaves |= {f"{name}{pytree.keystr(path)}": leaf for path, leaf in with_paths}
     return leaves
 
@@ -126,7 +127,7 @@ class InputAdapter:
     ) -> "InputAdapter":
         signature = signature_of(model)
         leaves = flatten(merge_keywords(signature, bind(signature, args, kwargs)))
-        names = _graph_order(leaves, args, kwargs)
+        names = _graph_order(signature, args, kwargs)
         constants = {path: value for path, value in leaves.items() if path not in names}
         return cls(signature, constants, names, program, program.state)
 
@@ -155,11 +156,14 @@ class InputAdapter:
         check_leaves(wanted, self.program.sizes, leaves)
 
 
-def _graph_order(leaves: Leaves, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+def _graph_order(
+    signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
     """The paths of the tensors in the order in which the program takes them: as the example call has them."""
-    paths: dict[int, list[str]] = {}
-    for path, value in leaves.items():
-        paths.setdefault(id(value), []).append(path)
-    tensors = [leaf for leaf in pytree.tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
-    # The same tensor passed twice comes up in the same relative order on both sides.
-    return tuple(paths[id(tensor)].pop(0) for tensor in tensors)
+    values = [*args, *kwargs.values()]
+    # Something in the place of each argument tells which parameter takes it.
+    places: list[Any] = [object() for _ in values]
+    bound = bind(signature, places[: len(args)], dict(zip(kwargs, places[len(args) :], strict=True)))
+    names = {id(place): name for name, place in merge_keywords(signature, bound).items()}
+    leaves = [flatten({names[id(place)]: value}) for place, value in zip(places, values, strict=True)]
+    return tuple(path for each in leaves for path, leaf in each.items() if isinstance(leaf, torch.Tensor))

@@ -14,13 +14,14 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from precast.ir.opened_objects import leaf_paths, opened
 from precast.ir.program import Program
 from precast.ir.signature import OutputKind
 
 
 def flatten_result(result: Any) -> list[Any]:
     """Every leaf of what a model returned."""
-    return pytree.tree_leaves(result)
+    return pytree.tree_leaves(opened(result))
 
 
 def keep_tensors(leaves: Sequence[Any], constants: Sequence[object]) -> list[torch.Tensor]:
@@ -68,11 +69,8 @@ class OutputAdapter:
 
 def _names(tree: pytree.TreeSpec, constants: Sequence[object]) -> tuple[str, ...]:
     """Names of the computed outputs, after their places in what the model returns."""
-    indices = pytree.tree_unflatten(range(len(constants)), tree)
-    with_paths, _ = pytree.tree_flatten_with_path(indices)
-    return tuple(
-        _name(path) for (path, _), constant in zip(with_paths, constants, strict=True) if constant is _COMPUTED
-    )
+    paths = leaf_paths(tree)
+    return tuple(_name(path) for path, constant in zip(paths, constants, strict=True) if constant is _COMPUTED)
 
 
 def _name(path: Sequence[Any]) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from precast.artifact.classes import class_name
 from precast.artifact.schema import Json
 from precast.errors import ExportError
 from precast.export.program import ExportedProgram
@@ -17,6 +18,7 @@ from precast.export.serialize.expressions import expression_to_json
 from precast.export.serialize.symbols import sizes_to_json
 from precast.export.serialize.trees import tree_to_json
 from precast.ir.node_meta import value_of
+from precast.ir.opened_objects import Held, Opened, child_keys
 from precast.ir.program import Program
 from precast.ir.signature import ConstantArgument, InputKind, OutputKind
 from precast.ir.sizes import SymbolicSizes
@@ -114,17 +116,20 @@ def _tree(tree: pytree.TreeSpec) -> Json:
         return content
     kind, context, _ = content
     children: list[Json] = [_tree(child) for child in tree.children()]
+    fields: list[Json] = [constant_to_json(key) for key in _fields(tree)] if kind == "class" else []
+    if tree.type is Opened:
+        return ["object", [class_name(tree.context[0]), _held_classes(tree.context[2:]), fields], children]
     if kind == "class" and isinstance(context, list):
-        context = [*context, [constant_to_json(key) for key in _fields(tree)]]
+        context = [*context, fields]
     return [kind, context, children]
+
+
+def _held_classes(held: Sequence[Held]) -> Json:
+    """The classes that an object holds besides its parts, by attribute; nothing else can be in a file."""
+    return {name: class_name(value) for each in held for name, value in each.attributes.items()}
 
 
 def _fields(tree: pytree.TreeSpec) -> list[Any]:
     """What the class calls its children, if it says so."""
-    node = pytree.SUPPORTED_NODES[tree.type]
-    if node.flatten_with_keys_fn is None:
-        return []
-    instance = node.unflatten_fn(list(range(tree.num_children)), tree.context)
-    keyed, _ = node.flatten_with_keys_fn(instance)
-    keys = [getattr(key, "name", getattr(key, "key", None)) for key, _ in keyed]
+    keys = [getattr(key, "name", getattr(key, "key", None)) for key in child_keys(tree)]
     return keys if all(isinstance(key, str) for key in keys) else []

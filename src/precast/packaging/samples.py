@@ -17,6 +17,7 @@ from precast.artifact.schema import Json
 from precast.artifact.weights import Weight
 from precast.errors import InputTypeError
 from precast.export.program import ExportedProgram
+from precast.ir.opened_objects import opened
 from precast.ir.signature import ConstantArgument, InputKind
 from precast.ir.tensor_spec import dtype_name
 
@@ -49,7 +50,7 @@ def entry_samples(
     tensors: dict[str, Weight] = {}
     for number, (args, kwargs) in enumerate(calls):
         args, kwargs = exported.call_convention.normalized(args, kwargs)
-        leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+        leaves = pytree.tree_leaves(opened((tuple(args), dict(kwargs))))
         specs = exported.program.signature.inputs_of(InputKind.USER_INPUT)
         given = [leaf for leaf, spec in zip(leaves, specs, strict=True) if not isinstance(spec.arg, ConstantArgument)]
         inputs: list[Json] = []

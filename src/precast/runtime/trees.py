@@ -1,6 +1,7 @@
 """Calls taken apart into leaves and results put together, by the trees of a file; torch's classes only where they are.
 
-A class that this process has registered with torch's pytree is made again; any other comes back as a ``Record``.
+A class that this process has registered with torch's pytree is made again, and so is an object (a cache, a dataclass)
+whose class is loaded; any other comes back as a ``Record``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from functools import partial
 from keyword import iskeyword
 from typing import Any
 
+import numpy as np
+
+from precast.artifact.classes import COUNTERS, class_name, find_class, is_container_class
+from precast.artifact.constants import Named
 from precast.artifact.schema import Json
 from precast.artifact.trees import Tree
 
@@ -86,7 +91,7 @@ def unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
         return _MAPPINGS[tree.kind](zip(tree.keys, children, strict=True))
     if tree.kind == "namedtuple":
         return _named_tuple(tree)(*children)
-    return _instance(tree, children)
+    return _object(tree, children) if tree.kind == "object" else _instance(tree, children)
 
 
 def tree_text(tree: Tree) -> str:
@@ -129,7 +134,52 @@ def _children(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
         if isinstance(value, tuple) and getattr(value, "_fields", None) == tree.keys:
             return [(f".{key}", item) for key, item in zip(tree.keys, value, strict=True)]
         return None
-    return _class_children(tree, value)
+    return _attributes(tree, value) if tree.kind == "object" else _class_children(tree, value)
+
+
+def _attributes(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
+    """What an object of the tree's class holds, or a mapping or record in its place."""
+    if isinstance(value, Record) or (isinstance(value, Mapping) and class_name(type(value)) != tree.class_name):
+        found = {key: value[key] for key in value.keys()}  # noqa: SIM118 - a record iterates over its values
+    elif class_name(type(value)) == tree.class_name:
+        found = {key: getattr(value, key) for key in tree.keys if hasattr(value, key)}
+    else:
+        return None
+    if found.keys() != set(tree.keys):
+        return None
+    return [(f".{key}", _counted(found[key]) if key in COUNTERS else found[key]) for key in tree.keys]
+
+
+def _counted(number: Any) -> Any:
+    """A number that a cache counts up, as programs take it."""
+    return np.empty((number, 0), np.float32) if type(number) is int and number >= 0 else number
+
+
+def _object(tree: Tree, children: list[Any]) -> Any:
+    """An object of the class, made without its constructor, if the class is loaded; else a record."""
+    assert tree.class_name is not None, "checked when it was read"
+    values = [
+        each.shape[0] if key in COUNTERS and tuple(getattr(each, "shape", ()))[1:] == (0,) else each
+        for key, each in zip(tree.keys, children, strict=True)
+    ]
+    kind = find_class(tree.class_name)
+    if not is_container_class(kind):
+        return Record(tree.class_name, tree.keys, values)
+    made = kind.__new__(kind)
+    named = tree.context if isinstance(tree.context, dict) else {}
+    held = {key: found for key, name in named.items() if is_container_class(found := find_class(str(name)))}
+    for key, value in {**held, **dict(zip(tree.keys, values, strict=True))}.items():
+        # Frozen ones as well.
+        object.__setattr__(made, key, _of_torch(value) if isinstance(value, Named) else value)
+    return made
+
+
+def _of_torch(value: Named) -> Any:
+    """Torch's own dtype or device, where torch is loaded."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or value.kind not in ("dtype", "device"):
+        return value
+    return torch.device(value.name) if value.kind == "device" else getattr(torch, value.name, value)
 
 
 def _is_plain(value: Any, kind: type) -> bool:
@@ -183,13 +233,11 @@ def _context(content: Json) -> Any:
 
 def _named_tuple(tree: Tree) -> Any:
     """The class of that name if it is loaded and has these fields, else one like it."""
-    module, _, path = (tree.class_name or "").partition(":")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    named = tree.class_name or ""
+    found = find_class(named)
     if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tree.keys:
         return found
-    name = path.rpartition(".")[2]
+    name = named.partition(":")[2].rpartition(".")[2]
     if iskeyword(name) or not name.isidentifier():
         name = "NamedTuple"
     if any(iskeyword(key) or key.startswith("_") for key in tree.keys):

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from precast.autograd.size_names import Indescribable
 from precast.capture.argument_containers import ArgumentContainer
+from precast.ir.opened_objects import Held
 
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -90,6 +91,8 @@ def constant_data(value: Any) -> Any:
         return {"class": _name_data(value)}
     if isinstance(value, torch.dtype | torch.device):
         return {type(value).__name__: str(value).removeprefix("torch.")}
+    if isinstance(value, Held):
+        return {"held": constant_data(value.attributes)}
     if isinstance(value, ArgumentContainer):
         return {"argument": value.number}
     raise Indescribable(f"a container that knows of a {type(value).__name__}")
@@ -106,6 +109,8 @@ def constant_of(data: Any) -> Any:
             return {constant_of(key): constant_of(item) for key, item in items}
         case {"class": name}:
             return _named(name)
+        case {"held": attributes}:
+            return Held(constant_of(attributes))
         case {"dtype": name}:
             return getattr(torch, name)
         case {"device": name}:

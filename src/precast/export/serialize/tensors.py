@@ -48,7 +48,9 @@ def store_tensors(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> StoredTen
         kept = tensor.detach().contiguous() if compact else tensor
         members[member][first] = _dense_weight(kept) if alone or compact else _bytes_weight(kept)
         for home, name, each in sharing:
-            table[f"{home}/{name}"] = _record(kept if compact else each, each, f"{member}/{first}")
+            # What is compact begins where its storage does, wherever the tensor began.
+            start = 0 if compact else int(each.storage_offset())
+            table[f"{home}/{name}"] = _record(kept if compact else each, each, f"{member}/{first}", start)
     return StoredTensors(members, table)
 
 
@@ -103,13 +105,13 @@ def _fits(storage: torch.UntypedStorage, dtype: torch.dtype) -> bool:
     return storage.nbytes() % dtype.itemsize == 0
 
 
-def _record(layout: torch.Tensor, tensor: torch.Tensor, storage: str) -> Json:
+def _record(layout: torch.Tensor, tensor: torch.Tensor, storage: str, start: int) -> Json:
     return {
         "storage": storage,
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "shape": list(layout.shape),
         "strides": list(layout.stride()),
-        "offset": int(layout.storage_offset()),
+        "offset": start,
         "parameter": isinstance(tensor, torch.nn.Parameter),
         "requires_grad": tensor.requires_grad,
         "conjugate": tensor.is_conj(),

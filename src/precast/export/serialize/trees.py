@@ -4,17 +4,17 @@ Classes are named, never imported: one that the loading process does not know is
 which are made again from their fields.
 """
 
-import sys
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
+from precast.artifact.classes import class_name, find_class
 from precast.artifact.schema import Json, damaged
 from precast.errors import ArtifactError, ExportError
 from precast.export.serialize.constants import constant_from_json, constant_to_json
-from precast.ir.opened_objects import Opened, is_container_class
+from precast.ir.opened_objects import Held, Opened, is_container_class
 
 MAX_DEPTH = 100
 MAX_LEAVES = 1_000_000
@@ -39,8 +39,8 @@ def tree_to_json(tree: pytree.TreeSpec) -> Json:
         factory, keys = tree.context
         return ["defaultdict", [_factory_name(factory), constant_to_json(keys)], children]
     if tree.type is namedtuple:
-        return ["namedtuple", [_class_name(tree.context), list(tree.context._fields)], children]
-    return ["class", [_class_name(tree.type), _context_to_json(tree)], children]
+        return ["namedtuple", [class_name(tree.context), list(tree.context._fields)], children]
+    return ["class", [class_name(tree.type), _context_to_json(tree)], children]
 
 
 def _keys(tree: pytree.TreeSpec) -> Any:
@@ -54,16 +54,12 @@ def _factory_name(factory: Any) -> Json:
 _FACTORIES: dict[str, type] = {"int": int, "float": float, "list": list, "dict": dict, "set": set}
 
 
-def _class_name(kind: Any) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
 def _context_to_json(tree: pytree.TreeSpec) -> Json:
     try:
         return constant_to_json(_as_constant(tree.context))
     except ExportError as problem:
         raise ExportError(
-            f"The tree node {_class_name(tree.type)} cannot be saved.",
+            f"The tree node {class_name(tree.type)} cannot be saved.",
             why="what it keeps besides its children is no plain value",
             fix="Register it with a context of plain values, for example with torch.utils._pytree.register_dataclass.",
         ) from problem
@@ -72,7 +68,9 @@ def _context_to_json(tree: pytree.TreeSpec) -> Json:
 def _as_constant(context: Any) -> Any:
     """Contexts name classes now and then, as transformers' do: these are saved by name."""
     if isinstance(context, type):
-        return {"__class__": _class_name(context)}
+        return {"__class__": class_name(context)}
+    if isinstance(context, Held):
+        return {"__held__": {name: _as_constant(value) for name, value in context.attributes.items()}}
     if isinstance(context, (list, tuple)):
         return type(context)(_as_constant(item) for item in context)
     return context
@@ -119,7 +117,7 @@ def _node(kind: Json, context: Json) -> tuple[Any, Any]:
 
 
 def _namedtuple_class(name: str, fields: list[str]) -> Any:
-    found = _class_in_loaded_modules(name)
+    found = find_class(name)
     if pytree.is_namedtuple_class(found) and list(found._fields) == fields:
         return found
     try:
@@ -129,7 +127,7 @@ def _namedtuple_class(name: str, fields: list[str]) -> Any:
 
 
 def _registered_class(name: str) -> Any:
-    classes = {_class_name(kind): kind for kind in pytree.SUPPORTED_NODES if isinstance(kind, type)}
+    classes = {class_name(kind): kind for kind in pytree.SUPPORTED_NODES if isinstance(kind, type)}
     found = classes.get(name)
     if found is None:
         raise ArtifactError(
@@ -142,7 +140,7 @@ def _registered_class(name: str) -> Any:
 
 def _class_to_open(name: str) -> Any:
     """A class whose objects are made of their attributes: caches and records, and no other that a file might name."""
-    found = _class_in_loaded_modules(name)
+    found = find_class(name)
     if not isinstance(found, type) or not is_container_class(found):
         raise ArtifactError(
             f"the program takes or gives a {name!r}, which is not known here",
@@ -152,17 +150,11 @@ def _class_to_open(name: str) -> Any:
     return found
 
 
-def _class_in_loaded_modules(name: str) -> Any:
-    module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
-    return found
-
-
 def _with_classes(context: Any, find: Callable[[str], Any]) -> Any:
     if isinstance(context, dict) and set(context) == {"__class__"}:
         return find(str(context["__class__"]))
+    if isinstance(context, dict) and set(context) == {"__held__"}:
+        return Held({str(name): _with_classes(value, find) for name, value in dict(context["__held__"]).items()})
     if isinstance(context, (list, tuple)):
         return type(context)(_with_classes(item, find) for item in context)
     return context
