@@ -30,6 +30,7 @@ _HOMES = {
     "SymIntArgument": "precast.export",
     "TensorArgument": "precast.export",
     "TokenArgument": "precast.export",
+    "Variant": "precast.autograd",
     "aot_compile": "precast.packaging",
     "aot_export_joint_simple": "precast.autograd",
     "aot_export_module": "precast.autograd",
@@ -76,6 +77,7 @@ _HOMES = {
     "symbolic_trace": "precast.capture",
     "ts_compile": "precast.compilers",
     "unflatten": "precast.export",
+    "variants": "precast.autograd",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]
@@ -99,6 +101,7 @@ if TYPE_CHECKING:
     from precast.api import compile as compile
     from precast.autograd import BackwardSignature as BackwardSignature
     from precast.autograd import GraphSignature as GraphSignature
+    from precast.autograd import Variant as Variant
     from precast.autograd import aot_export_joint_simple as aot_export_joint_simple
     from precast.autograd import aot_export_module as aot_export_module
     from precast.autograd import aot_function as aot_function
@@ -111,6 +114,7 @@ if TYPE_CHECKING:
     from precast.autograd import make_boxed_compiler as make_boxed_compiler
     from precast.autograd import make_boxed_func as make_boxed_func
     from precast.autograd import set_model_name as set_model_name
+    from precast.autograd import variants as variants
     from precast.capture import Dim as Dim
     from precast.capture import symbolic_trace as symbolic_trace
     from precast.compilers import debug_compile as debug_compile

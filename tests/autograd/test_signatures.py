@@ -194,14 +194,14 @@ def messages_of(run):
 def test_changing_sizes_are_told_once():
     compiled = aot_function(scaled, nop)
     (message,) = messages_of(lambda: [compiled(torch.ones(size)) for size in range(2, 16)])
-    assert message.startswith("scaled was compiled 9 times. What keeps changing: input 0 (sizes torch.Size([")
+    assert message.startswith("scaled was compiled 9 times. What keeps changing: x (sizes torch.Size([")
     assert "dynamic=True" in message
 
 
 def test_changing_values_are_told():
     compiled = aot_function(scaled, nop)
     (message,) = messages_of(lambda: [compiled(torch.ones(3), factor) for factor in range(12)])
-    assert "What keeps changing: input 1 (value " in message
+    assert "What keeps changing: factor (value " in message
 
 
 def test_changing_modes_are_told():

@@ -13,8 +13,10 @@ from precast.autograd.entry import (
     aot_module_simplified,
     compiled_function,
     compiled_module,
+    variants,
 )
 from precast.autograd.graph_names import get_aot_graph_name, get_graph_being_compiled, set_model_name
+from precast.autograd.variant_table import Variant
 from precast.lazy_names import lazy_name
 from precast.partition import default_partition
 
@@ -31,6 +33,7 @@ __all__ = [
     "BackwardSignature",
     "CompiledModule",
     "GraphSignature",
+    "Variant",
     "aot_export_joint_simple",
     "aot_export_module",
     "aot_function",
@@ -45,6 +48,7 @@ __all__ = [
     "make_boxed_func",
     "min_cut_rematerialization_partition",
     "set_model_name",
+    "variants",
 ]
 
 

@@ -128,26 +128,29 @@ def _memory_order(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     return ("order", *order)
 
 
-def what_changes(keys: Sequence[tuple[Any, ...]]) -> str:
-    """Which parts of the calls' keys differ, in words."""
-    trees, modes, ambients, inputs = zip(*keys, strict=True)
+def what_changes(keys: Sequence[tuple[Any, ...]], names: Sequence[str]) -> str:
+    """Which parts of the calls' keys differ, in words; ``names`` are those of the inputs."""
+    trees, modules, ambients, inputs = zip(*keys, strict=True)
+    modes, layouts, structures = zip(*modules, strict=True)
     parts = [
         name
         for name, values in (
             ("the structure of the arguments", trees),
             ("train/eval modes", modes),
+            ("which parameters, buffers and submodules there are", [*zip(layouts, structures, strict=True)]),
             ("grad mode, autocast or default dtype", ambients),
         )
         if len(set(values)) > 1
     ]
-    positions: dict[int, set[Any]] = {}
+    positions: dict[int, dict[Any, None]] = {}
     for key in inputs:
         for position, value in enumerate(key):
-            positions.setdefault(position, set()).add(value)
+            positions.setdefault(position, {})[value] = None
     changing = sorted(positions, key=lambda position: -len(positions[position]))
     for position in [position for position in changing if len(positions[position]) > 1][:3]:
         first, second = list(positions[position])[:2]
-        parts.append(f"input {position} ({_difference(first, second)})")
+        name = names[position] if position < len(names) else f"input {position}"
+        parts.append(f"{name} ({_difference(first, second)})")
     return "; ".join(parts) or "sizes that do not satisfy the guards, or which inputs overlap"
 
 

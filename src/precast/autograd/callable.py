@@ -9,15 +9,16 @@ import logging
 import threading
 import time
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from precast.autograd.ambient import in_ambient
-from precast.autograd.call_key import PlainTensors, ambient_key, dynamic_key, static_key, what_changes
+from precast.autograd.call_key import PlainTensors, ambient_key, dynamic_key
 from precast.autograd.call_parts import Gradients
 from precast.autograd.changing_sizes import SizeRoots, SizesMet, all_sizes
 from precast.autograd.compiled_variant import CompiledVariant
@@ -25,8 +26,10 @@ from precast.autograd.compilers_in_use import CompilersInUse, get_ready
 from precast.autograd.graph_names import is_compiler_running, new_compilation
 from precast.autograd.job import Job
 from precast.autograd.state_slots import ModuleSlots
+from precast.autograd.variant_table import InputNames, Record, Variant, VariantTable, in_words
 from precast.autograd.warm.second_order import second_order_later
 from precast.autograd.warm.start import warm_start
+from precast.capture.module_state import module_state, root_modules
 from precast.ir.opened_objects import flatten_opened
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.session import in_tracing_session
@@ -79,7 +82,7 @@ class AotCallable:
         self._order = order
         self._leading_state = leading_state
         self._log_level = logging.INFO if logs else logging.DEBUG
-        self._variants: OrderedDict[Any, list[CompiledVariant]] = OrderedDict()
+        self._variants = VariantTable(dynamic)
         self._latest: CompiledVariant | None = None
         self._repeated: _Repeated | None = None
         self._sizes_met = SizesMet()
@@ -114,20 +117,20 @@ class AotCallable:
             leaves, tree = flatten_opened((args, kwargs))
         slots = self._slots
         if self._holds_state and slots is not None:
-            return [*self._held, *leaves], (tree, slots.modes(), ambient_key())
+            return [*self._held, *leaves], (tree, slots.circumstances(), ambient_key())
         state = None if slots is None else slots.read_current()
         if slots is None or state is None:
             slots = self._slots = ModuleSlots(self._function)
             state = slots.read()
         if self._holds_state:
             self._held = state
-        return [*state, *leaves], (tree, slots.modes(), ambient_key())
+        return [*state, *leaves], (tree, slots.circumstances(), ambient_key())
 
     def _find(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> CompiledVariant | None:
         repeated = self._repeated
         if repeated is not None and repeated.is_like(values, circumstances):
             return repeated.variant
-        found = self._look_up(values, circumstances)
+        found = self._variants.look_up(values, circumstances)
         is_again = found is not None and found is self._latest
         held = len(self._held)
         tensors = PlainTensors.of(values[held:]) if is_again else None
@@ -135,17 +138,6 @@ class AotCallable:
         if found is not None and tensors is not None:
             self._repeated = _Repeated(circumstances, held, tensors, found)
         return found
-
-    def _look_up(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> CompiledVariant | None:
-        if self._dynamic is not True:
-            for variant in self._variants.get((*circumstances, static_key(values)), ()):
-                if variant.fits(values):
-                    return variant
-        if self._dynamic is not False:
-            for variant in self._variants.get((*circumstances, dynamic_key(values)), ()):
-                if variant.fits(values):
-                    return variant
-        return None
 
     def _compile(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any], circumstances: tuple[Any, ...]
@@ -156,15 +148,18 @@ class AotCallable:
                 return found
             assert self._slots is not None, "state is read before anything is compiled"
             roots = self._size_roots(values, circumstances)
+            names = partial(self._input_names, args, kwargs)
+            reason = self._variants.reason(values, circumstances, names)
             started = time.perf_counter()
             with new_compilation(self._order) as compilation:
                 job = Job(self._compilers, compilation, self._second_order, tuple(range(self._leading_state)))
                 variant = self._restored_or_compiled(args, kwargs, values, circumstances, job, roots)
             seconds = time.perf_counter() - started
-            _log.log(self._log_level, "compiled %s as %s in %.2f s", self._name, compilation.graph_name("*"), seconds)
-            key = (*circumstances, dynamic_key(values) if self._dynamic or roots else static_key(values))
-            self._variants[key] = [*self._variants.get(key, ()), variant]
-            self._bound()
+            name = compilation.graph_name("*")
+            _log.log(self._log_level, "compiled %s as %s in %.2f s: %s", self._name, name, seconds, reason)
+            record = Record(variant, name, datetime.now(), seconds, reason, in_words((args, kwargs)))
+            self._variants.add(values, circumstances, record, any_size=bool(self._dynamic or roots))
+            self._bound(names)
             return variant
 
     def _restored_or_compiled(
@@ -181,15 +176,15 @@ class AotCallable:
         may_start_warm = not roots and not self._order and not self._leading_state
         start = warm_start(self._function, values, circumstances, self._compilers) if may_start_warm else None
         if start is not None:
-            later = second_order_later(self._function, args, kwargs, slots, self._second_order)
-            restored = start.restore(job.compilation, later)
+            later = partial(second_order_later, self._function, args, kwargs, slots, self._second_order)
+            restored = start.restore(self._function, job.compilation, later)
             if restored is not None:
                 return restored
         get_ready(self._compilers, slots.read())
         # The tracer and its stages take longer to load than a start that does without them.
         from precast.autograd.variant_compilation import compile_call
 
-        with nullcontext() if start is None else start.watching():
+        with _noted_code() if start is None else start.watching():
             variant, parts = compile_call(self._function, args, kwargs, slots, job, roots)
         if start is not None:
             start.keep(variant, parts)
@@ -217,21 +212,32 @@ class AotCallable:
 
         return gradients
 
-    def _bound(self) -> None:
+    def _bound(self, names: InputNames) -> None:
         """Keep the number of variants in bounds, and tell the user once what makes it grow."""
-        count = sum(map(len, self._variants.values()))
+        count = len(self._variants)
         if count > _MANY_VARIANTS and not self._warned:
             self._warned = True
             warnings.warn(
-                f"{self._name} was compiled {count} times. What keeps changing: {what_changes(list(self._variants))}. "
-                "Compile with dynamic=True if sizes differ from call to call, and keep Python values the same.",
+                f"{self._name} was compiled {count} times. What keeps changing: "
+                f"{self._variants.what_keeps_changing(names)}. Compile with dynamic=True if sizes or numbers differ "
+                "from call to call, and keep other Python values the same; precast.variants() tells all.",
                 stacklevel=5,
             )
-        while count > _MOST_VARIANTS:
-            _, dropped = self._variants.popitem(last=False)
+        while len(self._variants) > _MOST_VARIANTS:
+            self._variants.drop_oldest()
             self._latest = self._repeated = None
-            count -= len(dropped)
-            _log.info("dropped the oldest of %d variants of %s", count + len(dropped), self._name)
+            _log.info("dropped the oldest variant of %s: more than %d are kept", self._name, _MOST_VARIANTS)
+
+    def _input_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+        """What the values of a call are called: state by its path, leaves by the argument they are from."""
+        from precast.capture.call import flatten_call
+
+        state = [item.target for item in module_state(root_modules(self._function))]
+        return [*state, *flatten_call(self._function, args, kwargs).names]
+
+    def variants(self) -> list[Variant]:
+        """All variants that are kept, as they were compiled."""
+        return [record.told(self._function) for record in self._variants.records()]
 
     @property
     def compilers(self) -> CompilersInUse:
@@ -241,3 +247,9 @@ class AotCallable:
     @property
     def _name(self) -> str:
         return getattr(self._function, "__qualname__", type(self._function).__qualname__)
+
+
+def _noted_code() -> AbstractContextManager[Any]:
+    from precast.tracing.executed_code import noted_code
+
+    return noted_code(lambda executed: None)

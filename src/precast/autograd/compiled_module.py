@@ -19,7 +19,7 @@ class CompiledModule(torch.nn.Module):
     """
 
     def __init__(self, original: torch.nn.Module, compile_function: CompileFunction) -> None:
-        self.__dict__["_original"] = original
+        self.__dict__["_original"] = self.__dict__["_precast_original"] = original
         torch.nn.Module.__init__(self)
         for name in _SHARED:
             self.__dict__[name] = getattr(original, name)

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from precast.autograd.boundary import FlatCall
 from precast.autograd.call_key import static_key
+from precast.autograd.state_guards import StateGuards
 from precast.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
 
 if TYPE_CHECKING:
@@ -62,9 +63,14 @@ class CompiledVariant:
     sizes: SizeCheck | None
     overlap: Overlap
     outputs: "OutputPlan"
+    guards: StateGuards | None = None
 
     def fits(self, values: Sequence[Any]) -> bool:
-        """Whether these values, whose key fits already, have sizes, captured tensors and overlaps as compiled for."""
+        """Whether a call whose key fits already has sizes, captured tensors, overlaps and state as compiled for."""
+        return self.fits_inputs(values) and (self.guards is None or self.guards.hold())
+
+    def fits_inputs(self, values: Sequence[Any]) -> bool:
+        """The same of its tensors only, whatever Python's state is."""
         if self.captured and static_key([read() for read in self.captured]) != self.captured_key:
             return False
         if self.sizes is not None and not self.sizes(values):

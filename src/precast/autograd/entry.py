@@ -11,8 +11,11 @@ from precast.autograd.boxing import Compiler
 from precast.autograd.callable import AotCallable
 from precast.autograd.compiled_module import compile_module
 from precast.autograd.compilers_in_use import CompilersInUse, PartitionFunction, remember_compilers
+from precast.autograd.variant_table import Variant
 from precast.errors import InputTypeError
 from precast.partition import default_partition
+
+_VARIANTS = "_precast_variants"
 
 
 def aot_function(
@@ -61,7 +64,32 @@ def compile_callable(function: Callable[..., Any], **arguments: Any) -> Callable
         return compiled(*args, **kwargs)
 
     remember_compilers(call, compiled.compilers)
+    call.__dict__["_precast_original"] = function
+    call.__dict__[_VARIANTS] = compiled.variants
     return call
+
+
+def variants(compiled: Callable[..., Any]) -> tuple[Variant, ...]:
+    """The variants of a compiled function or module: how many there are, when and why each was compiled.
+
+    >>> import torch
+    >>> from precast.compilers import nop
+    >>> double = aot_function(lambda x: x * 2, nop)
+    >>> _ = double(torch.ones(2)), double(torch.ones(3))
+    >>> [(variant.reason, variant.inputs) for variant in variants(double)]
+    [('the first call', ('x: float32[2]',)), ('x (sizes torch.Size([2]) then torch.Size([3]))', ('x: float32[3]',))]
+    """
+    attributes = getattr(compiled, "__dict__", {})
+    found = attributes.get(_VARIANTS)
+    if found is None and "_compiled" in attributes:
+        found = attributes["_compiled"].__dict__[_VARIANTS]
+    if found is None:
+        raise InputTypeError(
+            f"precast.variants got a {type(compiled).__name__} that was not compiled.",
+            why="only what precast.compile and its kin return has variants",
+            fix="Pass the compiled function or module.",
+        )
+    return tuple(found())
 
 
 def aot_module(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:

@@ -1,15 +1,15 @@
 """Where the tensors that a callable refers to live, so that every call reads them as they are then."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import is_
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from precast.autograd.compiled_variant import Home
 from precast.capture.module_state import StateTensor, module_state, root_modules
+from precast.capture.reachable_state import Place
 
 
 class ModuleSlots:
@@ -32,6 +32,17 @@ class ModuleSlots:
         found = [places[id(item.tensor)] for item in module_state(roots)]
         self._slots = _Places(first for first, *_ in found)
         self._tied = [(first, other) for first, *others in found for other in others]
+        self.structure = tuple(id(each) for m in self.modules for each in (m, *m._modules.values()))
+        """Which modules these are, and how they are nested."""
+        owner_numbers = {id(owner): number for number, owner in enumerate(owners)}
+        self.layout = repr(
+            (
+                [tuple(m._modules) for m in self.modules],
+                [[name for name, tensor in owner.items() if tensor is not None] for owner in owners],
+                [[(owner_numbers[id(owner)], name) for owner, name in each] for each in found if len(each) > 1],
+            )
+        )
+        """The names of all modules and tensors, and which tensors are one."""
 
     def __len__(self) -> int:
         return len(self._slots.names)
@@ -42,6 +53,10 @@ class ModuleSlots:
     def modes(self) -> tuple[bool, ...]:
         """Train or eval, for every module."""
         return tuple([module.training for module in self.modules])
+
+    def circumstances(self) -> tuple[tuple[bool, ...], str, tuple[int, ...]]:
+        """What variants are found by: the modes, and what the modules are."""
+        return self.modes(), self.layout, self.structure
 
     def read_current(self) -> list[torch.Tensor] | None:
         """The tensors, if the modules still have the children and the tensors that were found."""
@@ -70,32 +85,20 @@ class _Places:
         return list(map(dict.get, self.owners, self.names))
 
 
-def captured_homes(
-    function: Callable[..., Any], modules: Sequence[torch.nn.Module], captured: Sequence[StateTensor]
-) -> list[Home]:
-    """Where each captured tensor is found: a closure cell, a global, a module's attribute; else the tensor itself."""
-    homes = {id(tensor): home for tensor, home in _homes(function, modules)}
-    return [homes.get(id(item.tensor), lambda tensor=item.tensor: tensor) for item in captured]  # type: ignore[misc]
+def captured_homes(captured: Sequence[StateTensor], homes: Mapping[int, Sequence[Place]]) -> list[Home]:
+    """How each captured tensor is read where it is kept; one that is kept nowhere is itself."""
+    return [_home(item.tensor, homes.get(id(item.tensor), ())) for item in captured]
 
 
-def _homes(function: Callable[..., Any], modules: Sequence[torch.nn.Module]) -> Iterator[tuple[torch.Tensor, Home]]:
-    for module in modules:
-        for name, value in vars(module).items():
-            if isinstance(value, torch.Tensor):
-                yield value, lambda module=module, name=name: vars(module).get(name)  # type: ignore[misc]
-    plain = function.__func__ if isinstance(function, MethodType) else function
-    if not isinstance(plain, FunctionType):
-        return
-    for name in plain.__code__.co_names:
-        if isinstance(value := plain.__globals__.get(name), torch.Tensor):
-            yield value, lambda name=name: plain.__globals__.get(name)  # type: ignore[misc]
-    for cell in plain.__closure__ or ():
-        if isinstance(value := _contents(cell), torch.Tensor):
-            yield value, lambda cell=cell: _contents(cell)  # type: ignore[misc]
+def _home(tensor: torch.Tensor, places: Sequence[Place]) -> Home:
+    if not places:
+        return lambda: tensor
+    place = places[0]
 
+    def read() -> Any:
+        try:
+            return place.read()
+        except (LookupError, AttributeError, ValueError):
+            return None
 
-def _contents(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
+    return read

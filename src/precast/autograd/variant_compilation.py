@@ -17,11 +17,15 @@ from precast.autograd.changing_sizes import SizeRoots
 from precast.autograd.compiled_variant import CompiledVariant, Home, OutputPlan, Overlap
 from precast.autograd.job import Job
 from precast.autograd.size_guards import size_check
+from precast.autograd.state_guards import StateGuards
 from precast.autograd.state_slots import ModuleSlots, captured_homes
 from precast.autograd.variant import compile_variant
 from precast.capture.prepare import FlatCallable, PreparedCall, prepare
+from precast.capture.reachable_state import reachable_state
+from precast.capture.reads import Reads
 from precast.functionalize import analyze
 from precast.ir.boundary import BoundaryFacts
+from precast.tracing.executed_code import code_being_noted
 from precast.tracing.fake_inputs import FakeInputs
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.session import tracing_session
@@ -41,6 +45,7 @@ class AnalyzedCall:
     tensors: tuple[torch.Tensor, ...]
     captured: tuple[Home, ...]
     outputs: OutputPlan
+    guards: StateGuards
 
     @property
     def fakes(self) -> list[Any]:
@@ -55,12 +60,14 @@ def analyze_call(
     values = [*(item.tensor for item in prepared.state), *prepared.call.leaves]
     places = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
     outputs = OutputPlan()
-    captured = captured_homes(function, slots.modules, prepared.state[len(slots) :])
-    flat = _over_tensors(function, prepared, lambda: [*slots.read(), *(read() for read in captured)], outputs)
+    state = reachable_state(function, Reads.of(code_being_noted()))
+    captured = captured_homes(prepared.state[len(slots) :], state.tensors)
+    guards = StateGuards(state)
+    flat = _over_tensors(function, prepared, lambda: [*slots.read(), *(read() for read in captured)], outputs, guards)
     with prepared.fakes.unrecorded():
         facts = analyze(flat, [prepared.fake_inputs[place] for place in places], prepared.fakes.mode)
     return AnalyzedCall(
-        prepared, flat, facts, places, tuple(values[place] for place in places), tuple(captured), outputs
+        prepared, flat, facts, places, tuple(values[place] for place in places), tuple(captured), outputs, guards
     )
 
 
@@ -91,16 +98,22 @@ def compile_call(
         sizes=size_check(prepared.fakes.sizes(), _expected_sizes(prepared, len(slots), roots)) if roots else None,
         overlap=overlap,
         outputs=analyzed.outputs,
+        guards=analyzed.guards,
     )
     return variant, parts
 
 
 def _over_tensors(
-    function: Callable[..., Any], prepared: PreparedCall, state: Callable[[], list[Any]], outputs: OutputPlan
+    function: Callable[..., Any],
+    prepared: PreparedCall,
+    state: Callable[[], list[Any]],
+    outputs: OutputPlan,
+    guards: StateGuards,
 ) -> FlatFunction:
     """The prepared function over tensor inputs alone, giving tensor outputs alone; the rest are constants.
 
-    It may run again much later, for gradients of gradients: it holds no tensor of the call, and reads ``state`` anew.
+    It may run again much later, for gradients of gradients: it holds no tensor of the call, reads ``state`` anew, and
+    finds what it read of Python's state as it was.
     """
     template, tree = list(prepared.fake_inputs), prepared.call.tree
     places = [i for i, value in enumerate(template) if isinstance(value, torch.Tensor)]
@@ -110,7 +123,8 @@ def _over_tensors(
         for place, tensor in zip(places, tensors, strict=True):
             inputs[place] = tensor
         flat = FlatCallable(function, state(), tree, returns_changes=True)
-        results = flat(*inputs)
+        with guards.assumed():
+            results = flat(*inputs)
         assert flat.out_tree is not None, "the function has run"
         return outputs.split(results, flat.out_tree, has_changes=flat.has_changes)
 

@@ -1,13 +1,17 @@
 """Notes which Python code a program runs while it is traced: what its trace depends on, beside its inputs."""
 
+import builtins
 import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
+from unittest.mock import patch
+
+from precast.tracing.trusted_code import is_trusted
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,15 @@ Observer = Callable[[Executed], None]
 class ExecutedCode:
     """All code that ran, by its identity; ``observer`` sees each as it comes.
 
-    ``is_complete`` says whether all of it was seen: a debugger that is at work keeps us from watching.
+    ``looked_up`` are the names that it passed to ``getattr`` and ``hasattr``, ``opened`` the classes of the objects of
+    which it could take all attributes at once. ``is_complete`` says whether all of it was seen: a debugger that is at
+    work keeps us from watching.
     """
 
     observer: Observer
     seen: dict[int, Executed] = field(default_factory=dict)
+    looked_up: set[str] = field(default_factory=set)
+    opened: set[type] = field(default_factory=set)
     is_complete: bool = False
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -44,20 +52,50 @@ class ExecutedCode:
             # By identity: comparing code means comparing all of it.
             if id(frame.f_code) not in seen and not _is_importing(frame):
                 seen[id(frame.f_code)] = executed = Executed(frame.f_code, frame.f_globals, _first_argument_type(frame))
+                if "__dict__" in frame.f_code.co_names and not is_trusted(frame.f_globals.get("__name__")):
+                    self.opened.update(_types_at_hand(frame))
                 observe(executed)
 
         # The collector may run finalizers of anything that the process has left behind.
         is_collecting = gc.isenabled()
         gc.disable()
-        sys.settrace(note)
         try:
-            result = function(*args, **kwargs)
+            with _noted_lookups(self.looked_up, self.opened):
+                sys.settrace(note)
+                try:
+                    result = function(*args, **kwargs)
+                finally:
+                    sys.settrace(None)
         finally:
-            sys.settrace(None)
             if is_collecting:
                 gc.enable()
         self.is_complete = True
         return result
+
+
+@contextmanager
+def _noted_lookups(names: set[str], opened: set[type]) -> Iterator[None]:
+    """Note the names by which attributes are looked up, which code need not spell out, and what is looked at whole."""
+    get, has, take_all = builtins.getattr, builtins.hasattr, builtins.vars
+
+    def noting_getattr(*arguments: Any) -> Any:
+        names.update(arguments[1:2])
+        return get(*arguments)
+
+    def noting_hasattr(*arguments: Any) -> bool:
+        names.update(arguments[1:2])
+        return has(*arguments)
+
+    def noting_vars(*arguments: Any) -> Any:
+        opened.update(map(type, arguments))
+        return take_all(*arguments) if arguments else sys._getframe(1).f_locals
+
+    with (
+        patch.object(builtins, "getattr", noting_getattr),
+        patch.object(builtins, "hasattr", noting_hasattr),
+        patch.object(builtins, "vars", noting_vars),
+    ):
+        yield
 
 
 def _is_importing(frame: FrameType | None) -> bool:
@@ -74,6 +112,16 @@ def _first_argument_type(frame: FrameType) -> type | None:
     return type(frame.f_locals[code.co_varnames[0]]) if code.co_argcount else None
 
 
+def _types_at_hand(frame: FrameType) -> Iterator[type]:
+    """The classes of what a function is given, closes over and reads by name, and of the attributes that it names."""
+    names = frame.f_code.co_names
+    variables = {name: frame.f_globals[name] for name in names if name in frame.f_globals} | frame.f_locals
+    for value in variables.values():
+        yield type(value)
+        held = {} if isinstance(value, type | ModuleType) else getattr(value, "__dict__", {})
+        yield from (type(held[name]) for name in names if name in held)
+
+
 _watching: ContextVar[ExecutedCode | None] = ContextVar("executed_code", default=None)
 
 
@@ -86,6 +134,11 @@ def noted_code(observer: Observer) -> Iterator[ExecutedCode]:
         yield executed
     finally:
         _watching.reset(token)
+
+
+def code_being_noted() -> ExecutedCode | None:
+    """What ``noted_code`` collects now."""
+    return _watching.get()
 
 
 def run_watched(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

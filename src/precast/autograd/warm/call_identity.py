@@ -29,8 +29,9 @@ def describe_call(
     for word in surroundings():
         description.word(word)
     _describe_compilers(compilers, description)
-    tree, modes, _ = circumstances
+    tree, (modes, layout, _), _ = circumstances
     description.word(str(modes))
+    description.word(layout)
     _describe_tree(tree, description)
     _describe_values(values, description)
     description.add(torch.Tensor)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from precast.autograd.size_names import Indescribable
 from precast.autograd.warm.code_identity import inner_code
-from precast.autograd.warm.description import Description, is_trusted, refusing_unruly
+from precast.autograd.warm.description import Description, refusing_unruly
 from precast.autograd.warm.fickle import FICKLE_BUILTINS, is_fickle, is_fickle_value, reads_environment
+from precast.tracing.trusted_code import is_trusted
 
 if TYPE_CHECKING:
     from precast.tracing.executed_code import Executed

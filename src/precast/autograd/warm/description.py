@@ -28,6 +28,7 @@ import torch
 from precast.autograd.size_names import Indescribable
 from precast.autograd.warm.code_identity import code_digest
 from precast.autograd.warm.fickle import is_fickle_value
+from precast.tracing.trusted_code import is_trusted
 
 _PLAIN = frozenset({type(None), bool, int, str, bytes, complex, type(...), type(NotImplemented)})
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, re.Pattern)
@@ -397,12 +398,6 @@ def _registered_with(kind: abc.ABCMeta) -> Iterator[str]:
 def _layout_base(kind: type) -> type:
     """The innermost base that is not written in Python: it may hold what attributes do not show."""
     return next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
-
-
-def is_trusted(module: str | None) -> bool:
-    """Whether a module is Python's, torch's or ours, so that its version tells what it does."""
-    package = (module or "").partition(".")[0]
-    return package in ("torch", "precast") or package in sys.stdlib_module_names
 
 
 def _rule_for(kind: type) -> "_Rule":

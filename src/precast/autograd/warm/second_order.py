@@ -8,6 +8,7 @@ from torch.utils import _pytree as pytree
 
 from precast.autograd.ambient import ambient_of
 from precast.autograd.call_parts import Gradients
+from precast.autograd.state_guards import StateGuards
 from precast.autograd.state_slots import ModuleSlots
 from precast.ir.opened_objects import opened
 from precast.tracing.flat_function import FlatFunction
@@ -23,6 +24,7 @@ def second_order_later(
     kwargs: Mapping[str, Any],
     slots: ModuleSlots,
     second_order: "Callable[[FlatFunction, BoundaryFacts], Gradients]",
+    guards: StateGuards,
 ) -> Gradients:
     """Gradients of a call like this one. Holds no tensor of the call: it gets those of the call that asks."""
     leaves, tree = pytree.tree_flatten(opened((tuple(args), dict(kwargs))))
@@ -40,7 +42,7 @@ def second_order_later(
             for place, value in zip(places, values[len(slots) :], strict=False):
                 given[place] = value
             again, keywords = pytree.tree_unflatten(given, tree)
-            with ambient(), torch.set_grad_enabled(grad_mode), tracing_session():
+            with guards.assumed(), ambient(), torch.set_grad_enabled(grad_mode), tracing_session():
                 analyzed = analyze_call(function, again, keywords, slots, {})
                 made.append(second_order(analyzed.flat, analyzed.facts))
         return made[0](values)

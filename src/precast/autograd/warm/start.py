@@ -2,23 +2,30 @@
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precast.autograd.call_parts import CallParts, Gradients
 from precast.autograd.compiled_variant import CompiledVariant
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.graph_names import Compilation
 from precast.autograd.size_names import Indescribable
+from precast.autograd.state_guards import StateGuards
 from precast.autograd.warm.call_identity import describe_call
 from precast.autograd.warm.dependencies import ENVIRONMENT, Dependency, DependencyRecorder, describe
 from precast.autograd.warm.description import Description, refusing_unruly
 from precast.autograd.warm.stored_variant import StandAloneCompiler, compilers_by_kind, variant_data, variant_of
 from precast.autograd.warm.surroundings import environment
 from precast.cache import Store, open_store
+from precast.capture.reachable_state import reachable_state
+from precast.capture.reads import Reads, Variable
 from precast.errors import PrecastError
 from precast.options import as_options
+
+if TYPE_CHECKING:
+    from precast.tracing.executed_code import ExecutedCode
 
 KIND = "calls"
 
@@ -38,10 +45,15 @@ class WarmStart:
         self._store = store
         self._key = description.hexdigest()
         self._recorder: DependencyRecorder | None = None
-        self._was_seen = False
+        self._executed: ExecutedCode | None = None
 
-    def restore(self, compilation: Compilation, second_order: Gradients) -> CompiledVariant | None:
-        """The call as it was compiled before, if everything that it depended on is now as it was then."""
+    def restore(
+        self,
+        function: Callable[..., Any],
+        compilation: Compilation,
+        second_order: Callable[[StateGuards], Gradients],
+    ) -> CompiledVariant | None:
+        """The call of ``function`` as it was compiled before, if all that it depended on is now as it was then."""
         found = self._store.get(KIND, self._key)
         if found is None:
             return None
@@ -51,7 +63,8 @@ class WarmStart:
             with refusing_unruly():
                 _describe_all(content, now)
             if now.hexdigest() == content["digest"]:
-                return variant_of(content["variant"], self._compilers, compilation, second_order)
+                guards = StateGuards(reachable_state(function, _reads(content["reads"])))
+                return variant_of(content["variant"], self._compilers, compilation, second_order(guards), guards)
             _log.info("traced again, since code or data that the program reads have changed")
         except (Indescribable, PrecastError) as error:
             _log.info("traced again: %s", error)
@@ -64,15 +77,15 @@ class WarmStart:
         from precast.tracing.executed_code import noted_code
 
         self._recorder = DependencyRecorder(self._description)
-        with noted_code(self._recorder.observe) as executed:
+        with noted_code(self._recorder.observe) as self._executed:
             yield
-        self._was_seen = executed.is_complete
 
     def keep(self, variant: CompiledVariant, parts: CallParts | None) -> None:
         """Keep the compiled call, if it can be found again with certainty."""
         assert self._recorder is not None, "the call was watched"
+        assert self._executed is not None, "the call was watched"
         try:
-            if parts is None or not self._was_seen:
+            if parts is None or not self._executed.is_complete:
                 raise Indescribable("inputs that overlap, or a debugger at work")
             if parts.training is not None and self._recorder.runs_in_backward:
                 raise Indescribable("code that runs in the backward")
@@ -82,6 +95,7 @@ class WarmStart:
             if self._description.reads_caches and ENVIRONMENT not in code_names:
                 code_names.append(ENVIRONMENT)
             content: dict[str, Any] = {"data": data_names, "code": code_names}
+            content["reads"] = _reads_data(Reads.of(self._executed))
             if ENVIRONMENT in code_names:
                 _describe_environment(self._description)
         except Indescribable as reason:
@@ -96,6 +110,28 @@ def _describe_all(content: Mapping[str, Any], description: Description) -> None:
     describe([name for name in names if name != ENVIRONMENT], description)
     if ENVIRONMENT in names:
         _describe_environment(description)
+
+
+def _reads_data(reads: Reads) -> dict[str, Any]:
+    names = None if reads.names is None else sorted(reads.names)
+    variables = [(module, name) for _, module, name in reads.variables]
+    return {
+        "names": names,
+        "variables": variables,
+        "functions": sorted(reads.functions),
+        "opened": sorted(reads.opened),
+    }
+
+
+def _reads(data: Mapping[str, Any]) -> Reads:
+    names = None if data["names"] is None else frozenset(data["names"])
+    variables: list[Variable] = []
+    for module, name in data["variables"]:
+        namespace = vars(sys.modules[module]) if module in sys.modules else {}
+        if name not in namespace:
+            raise Indescribable(f"{module}.{name}, which is not there")
+        variables.append((namespace, module, name))
+    return Reads(names, tuple(variables), frozenset(data["functions"]), frozenset(data["opened"]))
 
 
 def _describe_environment(description: Description) -> None:

@@ -16,6 +16,7 @@ from precast.autograd.compiled_variant import CompiledVariant, OutputPlan, Overl
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.graph_names import Compilation
 from precast.autograd.size_names import Indescribable
+from precast.autograd.state_guards import StateGuards
 from precast.autograd.warm.output_tree import constant_data, constant_of, tree_builder, tree_data
 
 
@@ -68,6 +69,7 @@ def variant_of(
     compilers: Mapping[str, StandAloneCompiler],
     compilation: Compilation,
     second_order: Gradients,
+    guards: StateGuards,
 ) -> CompiledVariant:
     """The variant again. Raises Indescribable, or a compiler's PrecastError, where something is not there any more."""
     training = data["training"]
@@ -87,6 +89,7 @@ def variant_of(
         sizes=None,
         overlap=Overlap(tuple(update.number for update in parts.updates), None, None),
         outputs=_outputs(data["outputs"]),
+        guards=guards,
     )
 
 

@@ -1,0 +1,224 @@
+"""What a variant assumes of Python's state, checked at every call at the speed of C.
+
+Before: places that the traced program could read, and what was there
+After:  ``hold()``, and in words what no longer holds: ``Net.scale was 2, is 3``
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from operator import getitem, is_
+from typing import Any
+
+import torch
+
+from precast.capture.reachable_state import Place, ReachableState, Sized
+from precast.errors import StateMutationError
+
+_ABSENT = object()
+_MISSING = (KeyError, IndexError, AttributeError, ValueError)
+_LONGEST = 60
+
+
+class StateGuards:
+    """The assumptions of one variant.
+
+    Values are compared by identity first. One that was replaced by its equal is taken in its place, so that the next
+    check finds it at once; what counts as equal is what no program could tell from it.
+    """
+
+    def __init__(self, state: ReachableState) -> None:
+        # Tensors are inputs: what a variant assumes of them is part of its key, beside that they are there at all.
+        pairs = list(zip(state.places, state.values, strict=True))
+        plain = [(place, value) for place, value in pairs if not isinstance(value, torch.Tensor)]
+        self._items = _Family([pair for pair in plain if not pair[0].is_attribute], getitem)
+        self._attributes = _Family([pair for pair in plain if pair[0].is_attribute], getattr)
+        self._tensors = [place for place, value in pairs if isinstance(value, torch.Tensor)]
+        self._tied = list(_tied_places(state))
+        self._empty_paths, self._empty = [path for path, _ in state.empty], [held for _, held in state.empty]
+        self._object_paths, self._objects = [path for path, _ in state.objects], [each for _, each in state.objects]
+        self._types = list(map(type, self._objects))
+        self._sized, self._holders = state.sized, [each.holder for each in state.sized]
+        self._lengths = list(map(len, self._holders))
+        self._keys = [_keys_of(each) for each in state.sized]
+        self._watched = [(each, each.read()) for each in state.watched]
+        self._has_rarities = bool(self._tensors or self._tied or self._watched)
+        self._kept = state.kept
+
+    def __len__(self) -> int:
+        families = (self._items.places, self._attributes.places, self._holders, self._objects, self._empty)
+        return sum(map(len, families)) + len(self._watched)
+
+    def hold(self) -> bool:
+        """Whether everything is as it was when the program was traced."""
+        try:
+            if (
+                self._items.are_same()
+                and self._attributes.are_same()
+                and not any(self._empty)
+                and list(map(len, self._holders)) == self._lengths
+                and list(map(type, self._objects)) == self._types
+            ):
+                return not self._has_rarities or next(self._rare_changes(), None) is None
+        except _MISSING:
+            pass
+        return next(self.changes(), None) is None
+
+    def changes(self) -> Iterator[str]:
+        """What is not as it was, in words."""
+        yield from self._items.changes()
+        yield from self._attributes.changes()
+        yield from (f"{path} was empty" for path, held in zip(self._empty_paths, self._empty, strict=True) if held)
+        for path, value, kind in zip(self._object_paths, self._objects, self._types, strict=True):
+            if type(value) is not kind:
+                yield f"{path} was a {kind.__name__}, is a {type(value).__name__}"
+        for position, sized in enumerate(self._sized):
+            yield from self._grown(position, sized)
+        yield from self._rare_changes()
+
+    def _rare_changes(self) -> Iterator[str]:
+        for place in self._tensors:
+            if not isinstance(now := _read(place), torch.Tensor):
+                yield f"{place.path} was a tensor, is {_told(now)}"
+        for first, other in self._tied:
+            if _read(first) is not _read(other):
+                yield f"{first.path} and {other.path} were one tensor"
+        for watched, before in self._watched:
+            if not is_same(before, now := watched.read()):
+                yield f"{watched.path} was {_told(before)}, is {_told(now)}"
+
+    @contextmanager
+    def assumed(self) -> Iterator[None]:
+        """While active, Python's state is as it was when the program was traced."""
+        if self.hold():
+            yield
+            return
+        with ExitStack() as stack:
+            for held in filter(None, self._empty):
+                stack.callback(held.update, dict(held))
+                held.clear()
+            for position, sized in enumerate(self._sized):
+                _shrink(sized, self._keys[position], stack)
+            for place, before in (*self._items.pairs(), *self._attributes.pairs()):
+                if (now := _read(place)) is not before:
+                    place.write(before)
+                    if now is not _ABSENT:
+                        stack.callback(place.write, now)
+            if (change := next(self.changes(), None)) is not None:
+                raise StateMutationError(
+                    "A call cannot be run again, for gradients of its gradients, since Python's state has changed.",
+                    why=change,
+                    fix="Take gradients of gradients before the state is changed.",
+                )
+            yield
+
+    def words(self) -> Iterator[str]:
+        """All assumptions about plain values, in words, and how many others there are."""
+        told = 0
+        for place, value in (*self._items.pairs(), *self._attributes.pairs()):
+            if value is None or type(value) in _TOLD:
+                told += 1
+                yield f"{place.path} is {_told(value)}"
+        yield f"{len(self) - told} objects, containers and their lengths are as they were"
+
+    def _grown(self, position: int, sized: Sized) -> Iterator[str]:
+        if len(sized.holder) == self._lengths[position]:
+            return
+        before, now = self._keys[position], _keys_of(sized)
+        if before == now:
+            # Something that the program does not read has come or gone.
+            self._lengths[position] = len(sized.holder)
+            return
+        if isinstance(now, int):
+            yield f"{sized.path} had {before} items, has {now}"
+            return
+        assert isinstance(before, frozenset), "a holder stays what it is"
+        yield from (f"{sized.path} has {key!r} now" for key in now - before)
+        yield from (f"{sized.path} has no {key!r} any more" for key in before - now)
+
+
+class _Family:
+    """Places that are read in one way, and what was there."""
+
+    def __init__(self, pairs: Sequence[tuple[Place, Any]], read: Any) -> None:
+        self.places = [place for place, _ in pairs]
+        self._holders, self._keys = [place.holder for place in self.places], [place.key for place in self.places]
+        self._expected, self._read = [value for _, value in pairs], read
+
+    def are_same(self) -> bool:
+        return all(map(is_, map(self._read, self._holders, self._keys), self._expected))
+
+    def pairs(self) -> Iterator[tuple[Place, Any]]:
+        return zip(self.places, self._expected, strict=True)
+
+    def changes(self) -> Iterator[str]:
+        for position, (place, before) in enumerate(zip(self.places, self._expected, strict=True)):
+            now = _read(place)
+            if now is before:
+                continue
+            if is_same(before, now):
+                self._expected[position] = now
+            else:
+                yield f"{place.path} was {_told(before)}, is {_told(now)}"
+
+
+def _read(place: Place) -> Any:
+    try:
+        return place.read()
+    except _MISSING:
+        return _ABSENT
+
+
+def _keys_of(sized: Sized) -> frozenset[Any] | int:
+    """The keys that count; of lists, how many there are."""
+    if isinstance(sized.holder, dict) or hasattr(sized.holder, "keys"):
+        return frozenset(filter(sized.may_read, sized.holder))
+    return len(sized.holder)
+
+
+def _shrink(sized: Sized, before: frozenset[Any] | int, stack: ExitStack) -> None:
+    """Take away what has come since, until the stack unwinds."""
+    if isinstance(before, int):
+        added = list(sized.holder)[before:]
+        for _ in added:
+            sized.holder.pop()
+        stack.callback(sized.holder.extend, added)
+    elif isinstance(sized.holder, dict):
+        for key in frozenset(filter(sized.may_read, sized.holder)) - before:
+            stack.callback(sized.holder.__setitem__, key, sized.holder.pop(key))
+
+
+def _tied_places(state: ReachableState) -> Iterator[tuple[Place, Place]]:
+    """Pairs of places that hold one tensor, unless both are a module's own, which are compared elsewhere."""
+    noted = set(map(id, state.places))
+    for first, *others in state.tensors.values():
+        yield from ((first, other) for other in others if id(first) in noted or id(other) in noted)
+
+
+_PLAIN = (bool, int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+
+_TOLD = (*_PLAIN, float)
+
+
+def is_same(left: Any, right: Any) -> bool:
+    """Whether no program could tell two values apart, if it does not ask for their identity."""
+    if left is right:
+        return True
+    if type(left) is not type(right):
+        return False
+    if type(left) is float:
+        # 0.0 == -0.0 and nan != nan.
+        return bool(left.hex() == right.hex())
+    if type(left) in (tuple, list):
+        return len(left) == len(right) and all(map(is_same, left, right))
+    if type(left) in (set, frozenset):
+        return bool(left == right) and set(map(type, left)) == set(map(type, right))
+    return type(left) in _PLAIN and bool(left == right)
+
+
+def _told(value: Any) -> str:
+    if value is _ABSENT:
+        return "gone"
+    if isinstance(value, torch.Tensor):
+        return "a tensor"
+    text = repr(value)
+    return text if len(text) <= _LONGEST and " at 0x" not in text else f"another {type(value).__name__}"

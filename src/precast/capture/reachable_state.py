@@ -1,0 +1,322 @@
+"""The Python state that a program can reach and read: where it is kept, and what is there now.
+
+Followed are attributes of modules and other objects, variables of modules and closures, defaults, class attributes, and
+what containers hold. ``Reads`` says which names count. Tensors are found, too, but they are inputs of a program and no
+state of Python's.
+"""
+
+import argparse
+import logging
+import threading
+from collections import UserDict, UserList, deque
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property, partial, partialmethod
+from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from precast.capture.module_state import module_names, root_modules
+from precast.capture.reads import Reads, variables_read
+from precast.tracing.trusted_code import is_machinery, is_trusted
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_ABOUT_HOOKS = frozenset(name for name in vars(torch.nn.Module()) if "hook" in name)
+_OWN_OF_MODULES = ("_parameters", "_buffers", "_modules")
+# Neither decides what a program computes.
+_WITHOUT_MEANING = (
+    logging.Logger, logging.LoggerAdapter, logging.Handler, logging.Manager, type(threading.Lock()),
+    type(threading.RLock()), torch.Tensor, torch.Generator, ModuleType, str, bytes, int, float, complex, type(None),
+)  # fmt: skip
+_OPEN_LIBRARY_CLASSES = (SimpleNamespace, argparse.Namespace, UserDict, UserList, threading.local)
+_DEEPEST = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """One value's home: ``holder[key]``, or ``holder.key`` for ``is_attribute``; ``owner`` is the class that has it."""
+
+    path: str
+    holder: Any
+    key: Any
+    is_attribute: bool = False
+    owner: type | None = None
+
+    def read(self) -> Any:
+        return getattr(self.holder, self.key) if self.is_attribute else self.holder[self.key]
+
+    def write(self, value: Any) -> None:
+        if self.is_attribute or self.owner is not None:
+            setattr(self.owner or self.holder, self.key, value)
+        else:
+            self.holder[self.key] = value
+
+
+@dataclass(frozen=True, eq=False)
+class Sized:
+    """Something that could come to hold more; new keys count if ``may_read`` says so."""
+
+    path: str
+    holder: Any
+    may_read: Callable[[Any], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """State that is compared as a whole."""
+
+    path: str
+    read: Callable[[], Any]
+
+
+@dataclass
+class ReachableState:
+    """All that was found. ``tensors`` are the homes of each tensor by its identity; ``kept`` keeps identities valid."""
+
+    places: list[Place] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    sized: list[Sized] = field(default_factory=list)
+    empty: list[tuple[str, Any]] = field(default_factory=list)
+    objects: list[tuple[str, Any]] = field(default_factory=list)
+    watched: list[Watched] = field(default_factory=list)
+    tensors: dict[int, list[Place]] = field(default_factory=dict)
+    kept: list[Any] = field(default_factory=list)
+
+
+def reachable_state(function: Callable[..., Any], reads: Reads) -> ReachableState:
+    """What ``function`` can reach now, as far as ``reads`` goes."""
+    roots = root_modules(function)
+    names = module_names(roots)
+    tree = {id(module): module for root in roots.values() for module in root.modules()}
+    walk = _Walk(reads, {key: names[key] for key in tree})
+    name = getattr(function, "__name__", type(function).__name__)
+    walk.prefix = type(function).__name__ if isinstance(function, torch.nn.Module) else name
+    for module in tree.values():
+        walk.visit(module, walk.module_path(module))
+    walk.visit(function, walk.prefix)
+    for namespace, module_name, variable in reads.variables:
+        value = namespace[variable]
+        if not isinstance(value, ModuleType):
+            walk.place(Place(_variable_path(module_name, variable), namespace, variable), value)
+    return walk.found
+
+
+def _variable_path(module: str, name: str) -> str:
+    return f"the global {name} of {module}"
+
+
+class _Walk:
+    def __init__(self, reads: Reads, tree: dict[int, str]) -> None:
+        self._reads = reads
+        self._tree = tree
+        self._visited: set[int] = set()
+        self._depth = 0
+        self.prefix = ""
+        self.found = ReachableState()
+
+    def module_path(self, module: torch.nn.Module) -> str:
+        return ".".join(filter(None, (self.prefix, self._tree.get(id(module), ""))))
+
+    def place(self, place: Place, value: Any) -> None:
+        """Note what is there, and go on from it."""
+        if isinstance(value, torch.Tensor):
+            self.found.tensors.setdefault(id(value), []).append(place)
+        self.found.places.append(place)
+        self.found.values.append(value)
+        self.visit(value, place.path)
+
+    def visit(self, value: Any, path: str) -> None:
+        """Note what a value holds."""
+        if isinstance(value, _WITHOUT_MEANING) or id(value) in self._visited or self._depth > _DEEPEST:
+            return
+        self._visited.add(id(value))
+        self.found.kept.append(value)
+        self._depth += 1
+        try:
+            self._follow(value, path)
+        finally:
+            self._depth -= 1
+
+    def _follow(self, value: Any, path: str) -> None:
+        original = getattr(value, "__dict__", {}).get("_precast_original")
+        if original is not None:
+            self.visit(original, path)
+        elif isinstance(value, torch.nn.Module):
+            self._module(value, path)
+        elif isinstance(value, type):
+            self._class(value, path)
+        elif isinstance(value, FunctionType):
+            self._function(value, path)
+        elif isinstance(value, (tuple, frozenset)):
+            self._each(enumerate(value), path)
+        elif isinstance(value, (list, deque)):
+            self._items(value, enumerate(value), path)
+        elif isinstance(value, (dict, MappingProxyType)):
+            self._dict(value, path)
+        elif isinstance(value, set):
+            self.found.watched.append(Watched(path, partial(frozenset, value)))
+        elif (held := _parts_of(value)) is not None:
+            for part in held:
+                self.visit(part, path)
+        else:
+            self._object(value, path)
+
+    def _module(self, module: torch.nn.Module, path: str) -> None:
+        held, is_in_tree = vars(module), id(module) in self._tree
+        self.found.objects.append((path, module))
+        self.visit(type(module), type(module).__name__)
+        may_read = _always if self._reads.opens(type(module)) else self._reads.may_read
+        self.found.sized.append(Sized(path, held, may_read))
+        has_hooks = any(held.get(name) for name in _HOOKS)
+        if not has_hooks:
+            self.found.empty += [(f"{path}.{name}", held[name]) for name in _HOOKS if name in held]
+        known = {"training"} if is_in_tree else set()
+        known |= set() if has_hooks else _ABOUT_HOOKS
+        for name, value in held.items():
+            if name in _OWN_OF_MODULES:
+                self._own_of_module(value, path, is_in_tree=is_in_tree)
+            elif may_read(name) and name not in known:
+                self.place(Place(f"{path}.{name}", held, name), value)
+
+    def _own_of_module(self, held: dict[str, Any], path: str, *, is_in_tree: bool) -> None:
+        """Parameters, buffers and submodules; those of the tree are inputs, and part of what variants are found by."""
+        if not is_in_tree:
+            self.found.sized.append(Sized(path, held, _always))
+        for name, value in held.items():
+            place = Place(f"{path}.{name}", held, name)
+            if not is_in_tree:
+                self.place(place, value)
+            elif isinstance(value, torch.Tensor):
+                self.found.tensors.setdefault(id(value), []).append(place)
+
+    def _class(self, kind: type, path: str) -> None:
+        for base in kind.__mro__:
+            if id(base) in self._visited and base is not kind:
+                continue
+            self._visited.add(id(base))
+            trusted = is_trusted(base.__module__)
+            if trusted and not issubclass(base, torch.nn.Module):
+                continue
+            held = vars(base)
+            if not trusted:
+                self.found.sized.append(Sized(base.__qualname__, held, self._reads.may_read))
+            for name, value in held.items():
+                if self._counts_in_class(name, value) and (not trusted or name == "forward"):
+                    self.place(Place(f"{base.__qualname__}.{name}", held, name, owner=base), value)
+
+    def _counts_in_class(self, name: str, value: Any) -> bool:
+        is_idle = isinstance(value, FunctionType) and not self._reads.runs(value)
+        return self._reads.may_read(name) and name not in _UNTOLD and not is_idle
+
+    def _function(self, function: FunctionType, path: str) -> None:
+        if not self._reads.runs(function):
+            return
+        trusted = is_trusted(function.__module__)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            if name != "__class__" and _is_bound(cell):
+                place = Place(f"the variable {name} of {function.__name__}", cell, "cell_contents", is_attribute=True)
+                self.place(place, cell.cell_contents)
+        if trusted:
+            return
+        for name in ("__defaults__", "__kwdefaults__"):
+            if (value := getattr(function, name)) is not None:
+                self.place(Place(f"the defaults of {function.__name__}", function, name, is_attribute=True), value)
+        if vars(function):
+            self._named_items(vars(function), path)
+        if self._reads.names is None:
+            for namespace, module, name in variables_read(function.__code__, function.__globals__, function.__module__):
+                if not isinstance(namespace[name], ModuleType):
+                    self.place(Place(_variable_path(module, name), namespace, name), namespace[name])
+
+    def _dict(self, value: Any, path: str) -> None:
+        if type(value).__getitem__ in (dict.__getitem__, MappingProxyType.__getitem__) and not hasattr(
+            value, "default_factory"
+        ):
+            self._items(value, list(value.items()), path)
+        else:
+            self.found.watched.append(Watched(path, lambda: list(dict.items(value))))
+            self._each(list(dict.items(value)), path)
+        self._own_attributes(value, path)
+
+    def _items(self, holder: Any, items: Iterable[tuple[Any, Any]], path: str) -> None:
+        self.found.sized.append(Sized(path, holder, _always))
+        for key, value in items:
+            self.place(Place(f"{path}[{key!r}]", holder, key), value)
+
+    def _each(self, items: Iterable[tuple[Any, Any]], path: str) -> None:
+        for key, value in items:
+            self.visit(value, f"{path}[{key!r}]")
+
+    def _object(self, value: Any, path: str) -> None:
+        kind = type(value)
+        if isinstance(value, ContextVar):
+            self.found.watched.append(Watched(path, lambda: value.get(None)))
+            return
+        if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
+            self.found.watched.append(Watched(path, lambda: (value.shape, str(value.dtype), value.tobytes())))
+            return
+        if is_machinery(kind.__module__):
+            return
+        if is_trusted(kind.__module__) and not isinstance(value, _OPEN_LIBRARY_CLASSES):
+            return
+        self.found.objects.append((path, value))
+        self.visit(kind, kind.__name__)
+        self._own_attributes(value, path)
+
+    def _own_attributes(self, value: Any, path: str) -> None:
+        kind = type(value)
+        if hasattr(value, "__dict__"):
+            self._named_items(vars(value), path, all_of_them=_looks_up_by_itself(kind) or self._reads.opens(kind))
+        for base in kind.__mro__:
+            slots = () if is_trusted(base.__module__) else vars(base).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if self._reads.may_read(name) and name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                    self.place(Place(f"{path}.{name}", value, name, is_attribute=True), getattr(value, name))
+
+    def _named_items(self, held: dict[str, Any], path: str, *, all_of_them: bool = False) -> None:
+        may_read = _always if all_of_them else self._reads.may_read
+        self.found.sized.append(Sized(path, held, may_read))
+        for name, value in held.items():
+            if may_read(name):
+                self.place(Place(f"{path}.{name}", held, name), value)
+
+
+_UNTOLD = frozenset({
+    "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__abstractmethods__",
+    "_abc_impl", "__parameters__", "__orig_bases__", "__dataclass_fields__",
+})  # fmt: skip
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+def _is_bound(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _looks_up_by_itself(kind: type) -> bool:
+    """Whether a class decides in code of its own which attribute a name means."""
+    own = [base for base in kind.__mro__ if not is_trusted(base.__module__)]
+    return any("__getattr__" in vars(base) or "__getattribute__" in vars(base) for base in own)
+
+
+def _parts_of(value: Any) -> tuple[Any, ...] | None:
+    """What an object that cannot be changed is made of."""
+    if isinstance(value, MethodType):
+        return value.__func__, value.__self__
+    if isinstance(value, (partial, partialmethod)):
+        return value.func, value.args, value.keywords
+    if isinstance(value, (staticmethod, classmethod)):
+        return (value.__func__,)
+    if isinstance(value, property):
+        return value.fget, value.fset
+    if isinstance(value, cached_property):
+        return (value.func,)
+    wrapped = getattr(value, "__wrapped__", None) if hasattr(value, "cache_info") else None
+    return None if wrapped is None else (wrapped,)

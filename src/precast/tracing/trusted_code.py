@@ -1,0 +1,20 @@
+"""Whose code is taken for granted: Python's, torch's and our own are what their versions say."""
+
+import sys
+
+
+def is_trusted(module: str | None) -> bool:
+    """Whether a module is Python's, torch's or ours, so that its version tells what it does."""
+    package = (module or "").partition(".")[0]
+    return package in ("torch", "precast") or package in sys.stdlib_module_names
+
+
+_MACHINERY = (
+    "mpmath", "namedtuple_", "numpy", "precast", "sympy", "torch._", "torch.autograd", "torch.fx", "torch.library",
+    "torch.overrides", "torch.types", "torch.utils._", "unittest",
+)  # fmt: skip
+
+
+def is_machinery(module: str | None) -> bool:
+    """Whether code of a module is a part of tracing: it handles tensors and graphs, and reads nothing of the user's."""
+    return (module or "").startswith(_MACHINERY)
