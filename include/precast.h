@@ -81,10 +81,10 @@ typedef int32_t (*precast_fallback)(void* data, int32_t entry, int32_t step, con
  * the weights inside the library. */
 typedef struct {
     uint32_t abi_version; /* PRECAST_ABI_VERSION */
-    int32_t threads;      /* how many threads one call uses; 0: as many as OpenMP would */
+    int32_t threads;      /* how many threads one call uses, at most 4096; 0: as many as OpenMP would */
     const precast_named_tensor* weights;
     size_t weight_count;
-    const char* weights_path;  /* a safetensors file, which is mapped; may be NULL */
+    const char* weights_path;  /* a safetensors file, which is mapped and must stay as it is; may be NULL */
     precast_fallback fallback; /* NULL: entries with fallback steps are refused */
     void* fallback_data;
 } precast_open_options;

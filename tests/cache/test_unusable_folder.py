@@ -100,3 +100,33 @@ def test_clearing_a_store_in_use_gives_up_with_advice(store, key, monkeypatch):
     with store.held(), pytest.raises(CacheError, match="wait for programs"):
         store.clear()
     assert store.get("graphs", key) == b"data"
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_entries_are_read_from_no_folder_that_others_can_write_to(store, key, told, levels):
+    store.put("libraries", key, b"code")
+    (entry,) = (path for path in store.directory.rglob(f"{key}*") if path.is_file())
+    entry.parents[levels - 1].chmod(0o777)
+    assert Store(store.directory, limit=2**20).get("libraries", key) is None
+    assert "others can write" in str(told[0].message)
+
+
+def test_too_many_open_files_are_no_damage(store, key, told, monkeypatch):
+    store.put("graphs", key, b"data")
+
+    def refuse(*_, **__):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("precast.cache.entries.os.open", refuse)
+        assert store.get("graphs", key) is None
+    assert store.get("graphs", key) == b"data"
+    assert "too many open files" in str(told[0].message)
+
+
+def test_an_entry_of_many_holes_is_not_read(store, key, told):
+    store.put("graphs", key, b"data")
+    (entry,) = (path for path in store.directory.rglob(f"{key}*") if path.is_file())
+    os.truncate(entry, 50 << 30)
+    assert store.get("graphs", key) is None
+    assert "more than may be kept" in str(told[0].message)

@@ -319,3 +319,37 @@ def test_an_example_that_begins_inside_its_storage():
     rows = torch.randn(5, 4)[2:]
     ((loaded,), _) = round_trip(export(torch.nn.ReLU(), (rows,))).example_inputs
     torch.testing.assert_close(loaded, rows)
+
+
+@pytest.mark.parametrize(
+    "name", ["conv1'", 'a"b', "a\\b", "a\nb", "class", "self", "my layer", "🙂", "é", "\ud800", "x" * 2000]
+)
+def test_submodules_may_have_any_name(name):
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.add_module(name, torch.nn.Linear(2, 2))
+            self.add_module("class_", torch.nn.Linear(2, 2))
+
+        def forward(self, x):
+            return self._modules[name](x) - self.class_(x)
+
+    module, x = Named(), torch.randn(3, 2)
+    exported = export(module, (x,))
+    torch.testing.assert_close(exported.module()(x), module(x))
+    file = io.BytesIO()
+    save(exported, file)
+    loaded = load(file)
+    torch.testing.assert_close(loaded.module()(x), module(x))
+    again = io.BytesIO()
+    save(loaded, again)
+    assert again.getvalue() == file.getvalue()
+
+
+def test_a_copied_file_may_be_cut(tmp_path):
+    path = tmp_path / "program.pt2"
+    save(export(Scale(), (torch.ones(3),)), path)
+    loaded = load(path, copy=True)
+    before = loaded.module()(torch.ones(3))
+    path.write_bytes(b"")
+    torch.testing.assert_close(loaded.module()(torch.ones(3)), before)

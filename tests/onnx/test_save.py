@@ -98,3 +98,31 @@ def test_weights_of_every_kind_keep_their_bits(dtype: torch.dtype):
     program = export(model, (torch.ones(2, 3),), optimize=False)
     (tensor,) = program.model_proto.graph.initializer
     assert tensor.raw_data == model.weight.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def constant_program(value: float):
+    layer = nn.Linear(64, 64).eval()
+    nn.init.constant_(layer.weight, value)
+    nn.init.zeros_(layer.bias)
+    return export(layer, (torch.ones(1, 64),))
+
+
+def test_a_model_never_lies_beside_the_data_of_another(tmp_path, monkeypatch):
+    """Whichever move a writer is killed at, what is there is the old model or the new one."""
+    path, x = tmp_path / "model.onnx", torch.ones(1, 64)
+    old, new = constant_program(1.0), constant_program(2.0)
+    moved = os.replace
+    seen = []
+
+    def move_and_look(source, target):
+        moved(source, target)
+        if path.exists():
+            seen.append(float(run(path, x)[0, 0]))
+
+    old.save(path, external_data=True)
+    monkeypatch.setattr(os, "replace", move_and_look)
+    new.save(path, external_data=True)
+    assert seen == sorted(seen)
+    assert set(seen) == {64.0, 128.0}
+    assert float(run(path, x)[0, 0]) == 128.0
+    assert sorted(os.listdir(tmp_path)) == ["model.onnx", "model.onnx.data"]

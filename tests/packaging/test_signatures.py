@@ -2,6 +2,8 @@
 
 import builtins
 import json
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -133,3 +135,29 @@ def test_without_cryptography_nothing_is_taken_for_signed(path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ToolMissingError, match="need the package 'cryptography'"):
         precast.runtime.load(path, require_signature=key)
+
+
+def test_a_signature_is_written_with_its_file_or_not_at_all(tmp_path):
+    path = tmp_path / "model.precast"
+    (tmp_path / "model.precast.sig").mkdir()
+    with pytest.raises(OSError, match=r"model\.precast\.sig"):
+        precast.package(torch.nn.ReLU(), (torch.ones(1),), path=path, sign=KEY)
+    assert [each.name for each in tmp_path.iterdir()] == ["model.precast.sig"]
+
+
+def test_a_file_whose_weights_were_checked_may_be_overwritten(path, tmp_path):
+    copy = tmp_path / "model.precast"
+    copy.write_bytes(path.read_bytes())
+    model = precast.runtime.load(copy, require_signature=KEY.public_key(), signature=Path(f"{path}.sig").read_bytes())
+    x = torch.randn(1, 2)
+    before = model(x)
+    copy.write_bytes(bytes(copy.stat().st_size))
+    torch.testing.assert_close(model(x), before, rtol=0, atol=0)
+    os.truncate(copy, 0)
+    torch.testing.assert_close(model(x), before, rtol=0, atol=0)
+    copy.write_bytes(path.read_bytes())
+    for options in ({"check_weights": True}, {"copy": True}, {"copy": True, "allow_native": False}):
+        model = precast.runtime.load(copy, **options)
+        os.truncate(copy, 0)
+        torch.testing.assert_close(model(x), before)
+        copy.write_bytes(path.read_bytes())

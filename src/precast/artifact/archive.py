@@ -6,13 +6,14 @@ import hashlib
 import os
 import re
 import struct
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from precast.artifact.schema import damaged
+from precast.cache.partial import partial_file, replace_together
 
 ALIGNMENT = 64
 MAX_MEMBERS = 1000
@@ -27,18 +28,29 @@ Content = bytes | memoryview | Sequence[bytes | memoryview]
 """What goes into a member: one piece, or several that follow one another and are never joined in memory."""
 
 
-def write_archive(path: Path, members: Mapping[str, Content]) -> None:
-    """Write all members, in this order. The file appears complete or not at all; equal members give equal bytes."""
-    handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write_members(file, members)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(partial, 0o644)
-        os.replace(partial, path)
-    finally:
-        Path(partial).unlink(missing_ok=True)
+def write_archive(path: Path, members: Mapping[str, Content], *, beside: Mapping[str, bytes] | None = None) -> None:
+    """Write all members, in this order. The file appears complete or not at all; equal members give equal bytes.
+
+    Files that lie `beside` it, told by what their names have behind its own, appear with it.
+    """
+    with ExitStack() as stack:
+        moves: list[tuple[Path, Path]] = []
+        for suffix, content in (beside or {}).items():
+            target = Path(f"{path}{suffix}")
+            partial, file = stack.enter_context(partial_file(target))
+            file.write(content)
+            _finish(file)
+            moves.append((partial, target))
+        partial, file = stack.enter_context(partial_file(path))
+        write_members(file, members)
+        _finish(file)
+        replace_together([*moves, (partial, path)])
+
+
+def _finish(file: BinaryIO) -> None:
+    """Have all that was written on disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def write_members(file: BinaryIO, members: Mapping[str, Content]) -> None:

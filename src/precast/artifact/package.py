@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from precast.artifact.archive import Content, check_member, read_archive, write_archive
 from precast.artifact.manifest import FileRecord, Manifest, StateRecord, manifest_text, parse_manifest
 from precast.artifact.schema import Json, damaged
+from precast.artifact.signatures import SUFFIX
 from precast.artifact.weights import Weight, is_addressable, read_weights, weight_carrier, weight_pieces
 from precast.errors import ArtifactError
 
@@ -119,8 +121,9 @@ def write_package(
     members: Mapping[str, Content] | None = None,
     libraries: Sequence[str] = (),
     made_with: Mapping[str, str] | None = None,
+    sign: Callable[[bytes], bytes] | None = None,
 ) -> Path:
-    """Write a model's file.
+    """Write a model's file, and what `sign` makes of its manifest beside it.
 
     `entries` are as ``packed_entry`` makes them, `code` is the native code for each target. `state` says which tensors
     of the model lie where among `weights`; unless given, each weight is one, of the same name.
@@ -136,7 +139,10 @@ def write_package(
         state = {name: whole_weight(name, weight) for name, weight in weights.items()}
     files = {name: file_record(pieces) for name, pieces in content.items()}
     text = manifest_text(files, entries=entries, state=state, targets=targets, libraries=libraries, made_with=made_with)
-    write_archive(path, {MANIFEST: text, **content})
+    write_archive(path, {MANIFEST: text, **content}, beside={SUFFIX: sign(text)} if sign else {})
+    if sign is None:
+        # What was signed is there no more.
+        Path(f"{path}{SUFFIX}").unlink(missing_ok=True)
     return path
 
 
@@ -160,13 +166,14 @@ def file_record(content: Content) -> FileRecord:
     return FileRecord(sum(memoryview(piece).nbytes for piece in pieces), digest.hexdigest())
 
 
-def open_package(source: Path | bytes | memoryview, *, writable: bool = False) -> Package:
+def open_package(source: Path | bytes | memoryview, *, writable: bool = False, copy: bool = False) -> Package:
     """Map a file, or take its bytes, and check its structure and manifest.
 
-    What is `writable` is private to this process: the file stays as it is.
+    What is `writable` is private to this process: the file stays as it is. With `copy`, the file is read once, here:
+    what becomes of it later does not matter.
     """
     if isinstance(source, Path):
-        data = _mapped(source, mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
+        data = _read(source) if copy else _mapped(source, mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
     else:
         data = memoryview(bytearray(source) if writable else source)
     members = read_archive(data)
@@ -189,4 +196,25 @@ def _mapped(path: Path, access: int) -> memoryview:
         with open(path, "rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=access))
     except (OSError, ValueError) as problem:
-        raise ArtifactError(f"{path} cannot be read", why=str(problem), fix="check the path and the file") from problem
+        raise _unreadable(path, str(problem)) from problem
+
+
+def _read(path: Path) -> memoryview:
+    """The file's bytes, in memory that can be written to."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+                raise _unreadable(path, f"it has {size} bytes, more than this machine has memory; copy=False maps it")
+            # One byte more than there were: a file that grows meanwhile is read to its end, as a damaged one.
+            data = bytearray(size + 1)
+            length = file.readinto(data)
+    except ArtifactError:
+        raise
+    except (OSError, ValueError, MemoryError) as problem:
+        raise _unreadable(path, str(problem)) from problem
+    return memoryview(data)[:length]
+
+
+def _unreadable(path: Path, why: str) -> ArtifactError:
+    return ArtifactError(f"{path} cannot be read", why=why, fix="check the path and the file")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ from precast.build.objects import Tools, compile_early, compile_objects, object_
 from precast.build.onednn import find_onednn
 from precast.build.progress import showing_progress
 from precast.cache import Store, content_key
+from precast.cache.partial import partial_folder
 from precast.ir.loops.sources import Sources
 
 
@@ -60,11 +60,9 @@ def build_file(
     The bytes of the files in `data` are linked in as read-only memory that begins at a page, under these symbols.
     """
     recipe = _Recipe(sources, _tools(sources, compiler, extra_flags))
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
-        linked = Path(scratch) / target.name
-        objects = [
-            _data_object(name, path, Path(scratch), recipe.tools.compiler) for name, path in (data or {}).items()
-        ]
+    with partial_folder(f".{target.name[:100]}.", target.parent) as scratch:
+        linked = scratch / target.name
+        objects = [_data_object(name, path, scratch, recipe.tools.compiler) for name, path in (data or {}).items()]
         recipe.link(linked, store, objects)
         os.replace(linked, target)
     return Library(recipe.key, target, recipe.needs)

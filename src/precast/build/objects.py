@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from precast.build.early import is_started, start, take
 from precast.build.onednn import OneDnn
 from precast.build.progress import NoProgress, Progress
 from precast.cache import Store, content_key, processor_identity
-from precast.cache.scratch import new_scratch_folder
+from precast.cache.scratch import new_scratch_folder, scratch_folder
 from precast.ir.loops.sources import Effort, Sources, Unit
 
 OBJECTS = "objects"
@@ -72,8 +71,7 @@ def compile_objects(
     sources: Sources, keys: Mapping[Unit, str], tools: Tools, store: Store, progress: Progress | NoProgress
 ) -> list[Path]:
     """The object files of all units, in order."""
-    with tempfile.TemporaryDirectory(prefix="precast-") as scratch:
-        folder = Path(scratch)
+    with scratch_folder() as folder:
         write_sources(sources, folder)
 
         def compile_unit(unit: Unit) -> Path:

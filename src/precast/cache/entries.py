@@ -11,6 +11,7 @@ The name holds the digest, so that an entry is one plain file that other program
 kind and key too: an entry under a wrong name is a damaged one.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -21,10 +22,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from precast.cache.folder import make_private
+from precast.cache.folder import check_private, make_private
 
 PARTIAL = "partial"
 _BLOCK_BYTES = 4096
+_ABOUT_THE_ENTRY = (errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM)
+"""What the system says of links, sockets, and files that are closed to their owner."""
 
 
 class DamagedEntry(Exception):  # noqa: N818
@@ -50,25 +53,37 @@ def candidates(folder: Path, kind: str, key: str) -> list[Path]:
     """The files that claim to be the entry; more than one where two writers came to different, equally good results."""
     shard = _shard(folder, kind, key)
     try:
+        for inner in (shard.parent, shard):
+            check_private(inner)
         names = os.listdir(shard)
     except FileNotFoundError:
         return []
     return [shard / name for name in sorted(names) if name.startswith(f"{key}.")]
 
 
-def read_intact(path: Path, kind: str, key: str) -> bytes:
-    """What the entry holds. Raises DamagedEntry, or FileNotFoundError if it has just been removed."""
+def read_intact(path: Path, kind: str, key: str, *, most: int) -> bytes:
+    """What the entry holds, at most so many bytes.
+
+    Raises DamagedEntry, or what the system says where that is not about the entry: it has just been removed, say, or
+    this process has too many files open.
+    """
     try:
         # Not to follow links, nor to wait for the other end of a pipe, whatever someone put here.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            data = file.read() if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
-    except FileNotFoundError:
-        raise
     except OSError as error:
-        raise DamagedEntry(f"it cannot be read: {error.strerror}") from error
-    if data is None:
-        raise DamagedEntry("it is no regular file")
+        if error.errno in _ABOUT_THE_ENTRY:
+            raise DamagedEntry(f"it cannot be read: {error.strerror}") from error
+        raise
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise DamagedEntry("it is no regular file")
+        if facts.st_size > most:
+            raise DamagedEntry(f"it has {facts.st_size} bytes, more than may be kept")
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read()
+    finally:
+        os.close(descriptor)
     if path.name.split(".")[1] != _digest(kind, key, data):
         raise DamagedEntry("its content is not what was written")
     return data

@@ -146,7 +146,7 @@ class Store:
     def _intact(self, kind: str, key: str) -> Iterator[tuple[Path, bytes]]:
         for path in candidates(self._folder, kind, key):
             try:
-                data = read_intact(path, kind, key)
+                data = read_intact(path, kind, key, most=self.limit)
             except FileNotFoundError:
                 continue  # evicted since it was listed
             except DamagedEntry as damage:

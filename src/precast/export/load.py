@@ -1,6 +1,5 @@
 """Reads an exported program from a file; everything is checked before it is used."""
 
-import mmap
 import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from precast.export.serialize.document import from_document
 
 # What torch and sympy raise when they are given sizes, dtypes or arguments that make no sense together.
 _NONSENSE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, OverflowError, AssertionError,
-             ArithmeticError, NotImplementedError, RecursionError)  # fmt: skip
+             ArithmeticError, NotImplementedError, RecursionError, SyntaxError, MemoryError)  # fmt: skip
 
 
 def load(
@@ -27,14 +26,20 @@ def load(
     extra_files: MutableMapping[str, str] | None = None,
     expected_opset_version: Mapping[str, int] | None = None,
     check_weights: bool = True,
+    copy: bool = False,
 ) -> ExportedProgram:
     """Read a program from a path or an open binary file.
 
-    The texts named in ``extra_files`` are filled in; an empty dict gets all of them. A path is mapped: weights are read
-    when they are used, and changing them changes no file. Their SHA-256 is compared, too, unless ``check_weights`` is
-    false; what describes them always is.
+    The texts named in ``extra_files`` are filled in; an empty dict gets all of them. The SHA-256 of weights is
+    compared, too, unless ``check_weights`` is false; that of what describes them always is.
+
+    A path is mapped: weights are read when they are used, and changing them changes no file. The file must not be cut
+    or overwritten while the program is in use; with ``copy``, it is read once, and may be.
     """
-    package = open_package(_mapped(Path(f)) if isinstance(f, (str, os.PathLike)) else _bytes(f))
+    if isinstance(f, (str, os.PathLike)):
+        package = open_package(Path(f), writable=True, copy=copy)
+    else:
+        package = open_package(_bytes(f))
     texts = _extra_files(package)
     exported = program_in(package, expected_opset_version=expected_opset_version, check_weights=check_weights)
     if extra_files is not None:
@@ -63,15 +68,6 @@ def program_in(
         raise
     except (*_NONSENSE, PrecastError) as problem:
         raise damaged("the file describes no sound program", f"{type(problem).__name__}: {problem}") from problem
-
-
-def _mapped(path: Path) -> memoryview:
-    """The file's bytes, private to this process: they can be written, but the file stays as it is."""
-    try:
-        with open(path, "rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    except (OSError, ValueError) as problem:
-        raise ArtifactError(f"{path} cannot be read", why=str(problem), fix="check the path and the file") from problem
 
 
 def _bytes(file: Any) -> memoryview:

@@ -4,7 +4,8 @@ Before: ``graph(p_weight, b_count, x) -> (add, relu)`` with ``BUFFER_MUTATION co
 After:  ``module(x) -> relu`` with ``weight`` and ``count`` inside, and ``copy_(count, add)`` before it returns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -14,12 +15,14 @@ from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from precast.capture.call import as_identifier
 from precast.capture.prepare import unique_names
 from precast.errors import FrozenModeError
+from precast.export.attribute_names import attribute_paths
 from precast.export.call_convention import CallConvention
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.signature import InputKind, InputSpec, OutputKind, OutputSpec, Signature
 from precast.ops.facts import is_view
 
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+_ON_STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.GRADIENT_TO_PARAMETER)
 _RETURNED = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
 _aten = torch.ops.aten
 NORMALIZING_AND_UPDATING = {
@@ -65,7 +68,17 @@ def unlift(
     module_paths: Sequence[str] = (),
     aliases: Mapping[str, str] | None = None,
 ) -> ExportedModule:
-    """A module over ``state`` (shared, not copied); ``aliases`` are further names of some of it."""
+    """A module over ``state`` (shared, not copied); ``aliases`` are further names of some of it.
+
+    Names that cannot be attributes are changed to some that can.
+    """
+    aliases = aliases or {}
+    rename = attribute_paths([*state, *aliases, *module_paths])
+    if rename is not None:
+        signature = _renamed(signature, rename)
+        state = {rename(name): tensor for name, tensor in state.items()}
+        aliases = {rename(alias): rename(name) for alias, name in aliases.items()}
+        module_paths = list(map(rename, module_paths))
     graph, copies = _without_state_inputs(graph_module, signature)
     _apply_updates(graph, signature, copies, graph_module)
     names = unique_names(list(map(as_identifier, convention.argument_names)))
@@ -80,11 +93,20 @@ def unlift(
     # GraphModule takes over what its graph reads; here come the rest of the hierarchy and further names of tied state.
     for path in module_paths:
         ensure_module(module, path)
-    for alias, name in (aliases or {}).items():
+    for alias, name in aliases.items():
         _set(module, alias, state[name])
     _restore_kinds(module)
     module._deepcopy_hooks = [_restore_kinds]
     return module
+
+
+def _renamed(signature: Signature, rename: Callable[[str], str]) -> Signature:
+    inputs = [spec if spec.target is None else replace(spec, target=rename(spec.target)) for spec in signature.inputs]
+    outputs = [
+        replace(spec, target=rename(spec.target)) if spec.kind in _ON_STATE and spec.target is not None else spec
+        for spec in signature.outputs
+    ]
+    return replace(signature, inputs=tuple(inputs), outputs=tuple(outputs))
 
 
 def finish_module(module: ExportedModule, like: ExportedModule) -> ExportedModule:

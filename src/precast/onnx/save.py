@@ -1,13 +1,14 @@
 """Models on disk: whole or not at all, with the weights beside the file where it would grow too large."""
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Literal
 
+import onnx
 import onnx_ir as ir
+from onnx import external_data_helper
 
+from precast.cache.partial import partial_folder, replace_together
 from precast.errors import InputValueError, OnnxError, OptionError
 from precast.onnx.session import IN_MEMORY_LIMIT, weight_bytes
 from precast.onnx.weights import missing_as_inputs
@@ -40,26 +41,55 @@ def save_model(model: ir.Model, path: str | os.PathLike[str], *, external_data: 
     """Write the model; weights go to ``<name>.data`` beside it on demand, or when one file cannot hold them.
 
     Weights that are missing become inputs. The files appear when they are complete; what was there before stays
-    until then.
+    until then. At no moment does a model lie beside data of another.
     """
     destination = check_destination(path)
     data_name = f"{destination.name}.data"
     is_external = is_external_data(model, external_data)
-    folder = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.absolute().parent))
     try:
-        with missing_as_inputs(model):
-            ir.save(model, folder / destination.name, external_data=data_name if is_external else None)
-        if is_external:
-            os.replace(folder / data_name, destination.with_name(data_name))
-        os.replace(folder / destination.name, destination)
+        with partial_folder(f".{destination.name[:100]}-", destination.absolute().parent) as folder:
+            with missing_as_inputs(model):
+                ir.save(model, folder / destination.name, external_data=data_name if is_external else None)
+            if is_external:
+                _place_with_data(folder / destination.name, folder / data_name, destination)
+            else:
+                os.replace(folder / destination.name, destination)
     except OSError as error:
         raise OnnxError(
             f"Writing {destination} failed.",
             why=str(error),
             fix="Free space or choose another place; no half-written file was left behind.",
         ) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _place_with_data(written: Path, data: Path, destination: Path) -> None:
+    """Move a model and its data to their places.
+
+    Data of that name may belong to the model that is there. So a third model comes between the two, over the new data
+    under another name, and the data get their own name when no model has the old ones any more.
+    """
+    place = destination.with_name(data.name)
+    if not place.exists():
+        replace_together([(data, place), (written, destination)])
+        return
+    between = destination.with_name(f"{data.name}.new")
+    os.link(data, data.with_name(between.name))
+    renamed = written.with_name(f"{written.name}.between")
+    _save_over(written, renamed, data_name=between.name)
+    replace_together([(data.with_name(between.name), between), (renamed, destination)])
+    os.replace(data, place)
+    os.replace(written, destination)
+    between.unlink()
+
+
+def _save_over(model: Path, copy: Path, *, data_name: str) -> None:
+    """Write a copy of a model whose data have another name."""
+    proto = onnx.load_model(model, load_external_data=False)
+    for tensor in external_data_helper._get_all_tensors(proto):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = data_name
+    copy.write_bytes(proto.SerializeToString())
 
 
 def is_external_data(model: ir.Model, wanted: ExternalData) -> bool:

@@ -1,16 +1,15 @@
 """Models in onnxruntime: how they are opened and fed."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 import torch
 
+from precast.cache.scratch import scratch_folder
 from precast.errors import OnnxError, ToolMissingError
 from precast.onnx.opset_numbers import renumber
 from precast.onnx.weights import missing_in, missing_weights
@@ -86,8 +85,8 @@ def _open(model: ir.Model) -> Any:
     options.log_severity_level = 3
     if weight_bytes(model) < IN_MEMORY_LIMIT:
         return _checked_session(runtime, ir.to_proto(model).SerializeToString(), options)
-    with tempfile.TemporaryDirectory(prefix="precast-onnx-") as folder:
-        path = Path(folder, "model.onnx")
+    with scratch_folder() as folder:
+        path = folder / "model.onnx"
         ir.save(model, path, external_data="model.onnx.data")
         return _checked_session(runtime, path, options)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from precast.artifact.schema import Json
 from precast.artifact.weights import weight_pieces
 from precast.build.library import build_file
 from precast.cache import content_key, open_store
+from precast.cache.folder import make_private
+from precast.cache.scratch import scratch_folder
 from precast.codegen.describe import describe_entry
 from precast.codegen.generate import generate
 from precast.codegen.host import Embedded
@@ -64,8 +65,8 @@ def aot_compile(
     (target,) = build_targets([NATIVE])
     manifest = _manifest(described, storages, target.features)
     store = open_store(chosen)
-    with tempfile.TemporaryDirectory(prefix="precast-") as scratch, store.held():
-        weights = Path(scratch) / "weights.safetensors"
+    with scratch_folder() as scratch, store.held():
+        weights = scratch / "weights.safetensors"
         with weights.open("wb") as file:
             file.writelines(weight_pieces(storages.weights) if storages.weights else [])
         embedded = Embedded(WEIGHTS_SYMBOL, weights.stat().st_size, manifest)
@@ -93,7 +94,8 @@ def _manifest(entry: Json, storages: SharedStorages, features: Sequence[str]) ->
 
 def _default_path(options: Options, sources: Sequence[str], weights: Path) -> Path:
     folder = options.cache_directory / "aot"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for needed in (options.cache_directory, folder):
+        make_private(needed)
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return folder / f"{content_key([*sources, digest])}.so"

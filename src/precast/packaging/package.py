@@ -14,9 +14,9 @@ import torch
 from precast._version import __version__
 from precast.artifact.archive import Content
 from precast.artifact.manifest import packed_entry
-from precast.artifact.package import SAMPLES, NativeCode, open_package, write_package
+from precast.artifact.package import SAMPLES, NativeCode, write_package
 from precast.artifact.schema import Json
-from precast.artifact.signatures import SUFFIX, private_key
+from precast.artifact.signatures import private_key
 from precast.artifact.signatures import sign as sign_manifest
 from precast.artifact.weights import Weight, weight_pieces
 from precast.build.library import build
@@ -92,7 +92,7 @@ def package(
     prepared = {name: prepare_entry(name, program, storages, samples) for name, program in programs.items()}
     refuse_shared_updates(storages.state, {name for each in prepared.values() for name in each.code.updates.values()})
     code, libraries = build_code([each.code for each in prepared.values()], storages, chosen, as_options(options))
-    written = write_package(
+    return write_package(
         Path(path),
         entries=[each.record(program_member(name, programs)) for name, each in prepared.items()],
         code=code,
@@ -101,9 +101,8 @@ def package(
         members=_members(prepared, storages),
         libraries=libraries,
         made_with={"precast": __version__, "torch": str(torch.__version__)},
+        sign=None if key is None else lambda manifest: sign_manifest(manifest, key),
     )
-    write_signature(written, key)
-    return written
 
 
 def _members(prepared: Mapping[str, PreparedEntry], storages: SharedStorages) -> dict[str, Content]:
@@ -114,15 +113,6 @@ def _members(prepared: Mapping[str, PreparedEntry], storages: SharedStorages) ->
         if tensors:
             members[name] = weight_pieces(tensors)
     return members
-
-
-def write_signature(path: Path, key: Any) -> None:
-    """Sign a file, or, without a key, remove the signature of what was there before."""
-    beside = Path(f"{path}{SUFFIX}")
-    if key is None:
-        beside.unlink(missing_ok=True)
-    else:
-        beside.write_bytes(sign_manifest(open_package(path).manifest_bytes, key))
 
 
 def prepare_entry(

@@ -32,6 +32,7 @@ def load(
     signature: bytes | None = None,
     check_weights: bool | None = None,
     target: str | None = None,
+    copy: bool | None = None,
 ) -> Model:
     """Open a ``.precast`` file given by path, as bytes, or as an open binary file.
 
@@ -44,9 +45,12 @@ def load(
     is looked for with ``.sig`` behind it; ``signature`` is its content where there is no path.
     ``check_weights``: read all weights now and compare their SHA-256; by default only where a signature is required.
     ``target``: which of the file's native code to run, by default the best that this processor can.
+    ``copy``: read the file once, into memory of this process; by default where weights are checked, so that what was
+    checked is what is used. A file that is mapped instead must not be cut or overwritten while the model is in use.
     """
     _check_threads(threads)
-    package = _opened(source, writable=not allow_native)
+    checks_weights = require_signature is not None if check_weights is None else check_weights
+    package = _opened(source, writable=not allow_native, copy=checks_weights if copy is None else copy)
     if not package.manifest.entries:
         raise ArtifactError(
             "the file has nothing to call",
@@ -55,7 +59,7 @@ def load(
         )
     if require_signature is not None:
         check_signature(package.manifest_bytes, _signature(source, signature), require_signature)
-    if check_weights or (check_weights is None and require_signature is not None):
+    if checks_weights:
         package.verify()
     return _native(package, threads or 0, target) if allow_native else _interpreted(package)
 
@@ -118,9 +122,9 @@ def _with_calls(package: Package, runnables: Sequence[Runnable]) -> list[Entry |
     ]
 
 
-def _opened(source: Source, *, writable: bool) -> Package:
+def _opened(source: Source, *, writable: bool, copy: bool) -> Package:
     if isinstance(source, str | os.PathLike):
-        return open_package(Path(source), writable=writable)
+        return open_package(Path(source), writable=writable, copy=copy)
     if isinstance(source, bytes | bytearray | memoryview):
         return open_package(bytes(source), writable=writable)
     if not hasattr(source, "read"):

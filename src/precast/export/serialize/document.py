@@ -12,6 +12,7 @@ from precast._torch_compat import example_sizes
 from precast._version import __version__
 from precast.artifact.schema import Json, damaged
 from precast.artifact.weights import Weight
+from precast.export.attribute_names import writable_path
 from precast.export.dialect import Dialect
 from precast.export.program import ExportedProgram, Origin
 from precast.export.serialize import schema
@@ -49,8 +50,8 @@ def to_document(exported: ExportedProgram, *, opset: Mapping[str, int] | None = 
     examples = _example_leaves(origin)
     stored = store_tensors(
         {
-            schema.STATE: {**exported.state_dict},
-            schema.CONSTANTS: {**exported.constants},
+            schema.STATE: {writable_path(name): tensor for name, tensor in exported.state_dict.items()},
+            schema.CONSTANTS: {writable_path(name): tensor for name, tensor in exported.constants.items()},
             schema.EXAMPLES: {str(i): leaf for i, leaf in enumerate(examples or []) if isinstance(leaf, torch.Tensor)},
         }
     )
@@ -71,7 +72,7 @@ def to_document(exported: ExportedProgram, *, opset: Mapping[str, int] | None = 
         "updates": list(program.boundary.updated),
         "argument_names": list(origin.argument_names),
         "module_calls": [module_call_to_json(entry) for entry in origin.module_calls],
-        "aliases": [[alias, name] for alias, name in origin.aliases],
+        "aliases": [[writable_path(alias), writable_path(name)] for alias, name in origin.aliases],
         "example_inputs": _examples_to_json(origin, examples),
         "tensors": stored.table,
     }

@@ -5,12 +5,14 @@ A node is ``[name, target, args, kwargs, value, stack, modules]``; what is empty
 
 import re
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from typing import Any
 
 import torch
 from torch import fx
 
 from precast.artifact.schema import Json, damaged
+from precast.export.attribute_names import writable_path
 from precast.export.serialize.constants import constant_from_json, constant_to_json
 from precast.export.serialize.symbols import LoadedSizes
 from precast.export.serialize.targets import target_from_json, target_to_json
@@ -18,7 +20,7 @@ from precast.export.serialize.values import value_from_json, value_to_json
 from precast.ir.node_meta import has_value, set_module_stack, set_value, value_of
 
 MAX_DEPTH = 20
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,500}")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,5000}")
 
 
 @dataclass
@@ -65,9 +67,13 @@ def _node_to_json(node: fx.Node, tables: Tables) -> Json:
             kwargs or None,
             _value(node),
             tables.stacks.number(node.stack_trace),
-            [tables.modules.number(f"{path}\0{kind}") for path, kind in modules.values()] or None,
+            [tables.modules.number(_module_record(path, kind)) for path, kind in modules.values()] or None,
         ]
     )
+
+
+def _module_record(path: str, kind: str) -> str:
+    return f"{writable_path(path)}\0{writable_path(kind)}"
 
 
 def _value(node: fx.Node) -> Json:
@@ -141,7 +147,7 @@ class GraphReader:
 
 
 def _identifier(name: object) -> str:
-    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name) or iskeyword(name) or name == "self":
         raise damaged(f"{str(name)[:80]!r} cannot name a node or graph", "names are letters, digits and underscores")
     return name
 

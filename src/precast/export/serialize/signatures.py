@@ -3,9 +3,10 @@
 from typing import Any
 
 from precast.artifact.schema import Json, damaged
+from precast.export.attribute_names import writable_path
 from precast.export.module_calls import ModuleCallEntry, ModuleCallSignature
 from precast.export.serialize.constants import constant_from_json, constant_to_json
-from precast.export.serialize.paths import checked_optional_path, checked_path
+from precast.export.serialize.paths import checked_optional_path, checked_path, writable_optional_path
 from precast.export.serialize.trees import tree_from_json, tree_to_json
 from precast.ir.signature import (
     ArgumentSpec,
@@ -31,8 +32,13 @@ _NAMES = {kind: name for name, kind in _ARGUMENTS.items()}
 
 def signature_to_json(signature: Signature) -> Json:
     return {
-        "inputs": [[s.kind.name, argument_to_json(s.arg), s.target, s.persistent] for s in signature.inputs],
-        "outputs": [[s.kind.name, argument_to_json(s.arg), s.target] for s in signature.outputs],
+        "inputs": [
+            [s.kind.name, argument_to_json(s.arg), writable_optional_path(s.target), s.persistent]
+            for s in signature.inputs
+        ],
+        "outputs": [
+            [s.kind.name, argument_to_json(s.arg), writable_optional_path(s.target)] for s in signature.outputs
+        ],
         "in_tree": tree_to_json(signature.in_tree),
         "out_tree": tree_to_json(signature.out_tree),
     }
@@ -82,9 +88,9 @@ def argument_from_json(content: Any) -> ArgumentSpec:
 def module_call_to_json(entry: ModuleCallEntry) -> Json:
     signature = entry.signature
     if signature is None:
-        return [entry.fqn]
+        return [writable_path(entry.fqn)]
     return [
-        entry.fqn,
+        writable_path(entry.fqn),
         [argument_to_json(argument) for argument in signature.inputs],
         [argument_to_json(argument) for argument in signature.outputs],
         tree_to_json(signature.in_spec),

@@ -1,0 +1,113 @@
+"""Files and folders that are being written, told from those that a killed writer left: the living hold a lock.
+
+The system frees the lock of a process that dies, and whoever writes to the same place next removes what it left.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+_SUFFIX = ".partial"
+_LOCK = "owner.lock"
+
+
+@contextmanager
+def partial_file(target: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A new hidden file beside ``target``, open to be written; gone when this ends, unless it was moved away."""
+    prefix = f".{target.name[:100]}."
+    _remove_abandoned(target.parent, prefix)
+    handle = -1
+    while handle < 0:
+        made, name = tempfile.mkstemp(prefix=prefix, suffix=_SUFFIX, dir=target.parent)
+        handle = _locked(made, Path(name))
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, 0o644)
+            yield Path(name), file
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def partial_folder(prefix: str, parent: Path) -> Iterator[Path]:
+    """A new folder in ``parent``, gone with all that is in it when this ends; and those that killed writers left."""
+    folder, handle = locked_folder(prefix, parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def locked_folder(prefix: str, parent: Path) -> tuple[Path, int]:
+    """The folder, and the descriptor that says while it is open that its owner lives."""
+    _remove_abandoned(parent, prefix)
+    handle = -1
+    while handle < 0:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=_SUFFIX, dir=parent))
+        lock = folder / _LOCK
+        handle = _locked(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), lock)
+    return folder, handle
+
+
+def replace_together(moves: Sequence[tuple[Path, Path]]) -> None:
+    """Move each file to its target, in order; if one cannot be moved, those before it are put back."""
+    before = {target: _second_name(target, Path(f"{source}.before")) for source, target in moves}
+    moved: list[Path] = []
+    try:
+        for source, target in moves:
+            os.replace(source, target)
+            moved.append(target)
+    except OSError:
+        for target in moved:
+            second = before[target]
+            target.unlink() if second is None else os.replace(second, target)
+        raise
+    finally:
+        for second in before.values():
+            if second is not None:
+                second.unlink(missing_ok=True)
+
+
+def _second_name(path: Path, second: Path) -> Path | None:
+    """Another name for a file, if there is one."""
+    try:
+        os.link(path, second)
+    except FileNotFoundError:
+        return None
+    return second
+
+
+def _locked(handle: int, path: Path) -> int:
+    """The handle, once it holds the lock; -1 if somebody took the new file for an abandoned one in the meantime."""
+    with suppress(OSError):  # not every file system has locks; then leftovers stay
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    if path.exists():
+        return handle
+    os.close(handle)
+    return -1
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    with suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix) and entry.name.endswith(_SUFFIX):
+                _remove_if_abandoned(Path(entry.path), is_folder=entry.is_dir(follow_symlinks=False))
+
+
+def _remove_if_abandoned(path: Path, *, is_folder: bool) -> None:
+    # One that has no lock yet is being made right now.
+    with suppress(OSError):
+        handle = os.open(path / _LOCK if is_folder else path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(handle).st_uid != os.geteuid():
+                return
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True) if is_folder else path.unlink()
+        finally:
+            os.close(handle)
