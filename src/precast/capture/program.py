@@ -8,6 +8,7 @@ from torch import fx
 
 from precast.capture.contradictions import check_no_contradictions
 from precast.capture.dynamic_shapes import named_arguments, normalize_dynamic_shapes
+from precast.capture.inner_transforms import refuse_inner_transforms
 from precast.capture.prepare import PreparedCall, prepare
 from precast.ir.program import Program
 from precast.ir.signature import (
@@ -57,6 +58,8 @@ def capture(
             pre_dispatch=pre_dispatch,
             module_names=call.module_names,
         )
+        if pre_dispatch:
+            refuse_inner_transforms(module)
         program = as_program(call, module)
         if dynamic_shapes is not None:
             check_no_contradictions(

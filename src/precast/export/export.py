@@ -13,7 +13,9 @@ from torch.utils import _pytree as pytree
 
 from precast.capture import capture
 from precast.capture.dynamic_shapes import positional_names
+from precast.capture.inner_transforms import InnerTransformError
 from precast.errors import InputTypeError
+from precast.export.dialect import Dialect
 from precast.export.module_calls import ModuleCallEntry
 from precast.export.program import ExportedProgram, Origin
 from precast.export.runtime_asserts import with_runtime_asserts
@@ -60,9 +62,10 @@ def export(
     _check_module(mod)
     tracepoints = Tracepoints()
     with tracepoints.marked(mod, preserve_module_call_signature):
-        program = capture(mod, args, kwargs, dynamic_shapes=dynamic_shapes, pre_dispatch=True)
+        program, dialect = _captured(mod, args, kwargs, dynamic_shapes)
     program = with_runtime_asserts(program)
-    program = functionalize(program, decompositions=decompositions, pre_dispatch=True, keep_aliases=False)
+    is_before_autograd = dialect is Dialect.TRAINING
+    program = functionalize(program, decompositions=decompositions, pre_dispatch=is_before_autograd, keep_aliases=False)
     program = tidied(program, requiring_grad=_requiring_grad(program, args, kwargs))
     program, kept_calls = tracepoints.read_off(program)
     origin = Origin(
@@ -71,7 +74,17 @@ def export(
         aliases=tuple(aliases_of(mod)),
         example_inputs=(tuple(args), dict(kwargs or {})),
     )
-    return ExportedProgram(program, origin)
+    return ExportedProgram(program, origin, dialect=dialect)
+
+
+def _captured(
+    mod: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
+) -> tuple[Program, Dialect]:
+    """The program in operators from before autograd; one that takes gradients by itself, in those from after it."""
+    try:
+        return capture(mod, args, kwargs, dynamic_shapes=dynamic_shapes, pre_dispatch=True), Dialect.TRAINING
+    except InnerTransformError:
+        return capture(mod, args, kwargs, dynamic_shapes=dynamic_shapes), Dialect.ATEN
 
 
 def _module_calls(mod: torch.nn.Module, kept: Sequence[ModuleCallEntry]) -> Iterator[ModuleCallEntry]:
