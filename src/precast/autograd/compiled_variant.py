@@ -19,6 +19,7 @@ from precast.capture.argument_containers import ArgumentContainer, apply_changes
 if TYPE_CHECKING:
     from precast.autograd.boundary.duplicate_inputs import DuplicatePlan
     from precast.autograd.boundary.synthetic_bases import SyntheticBasePlan
+    from precast.autograd.boundary.wrapped_parts import WrittenParts
 
 SizeCheck = Callable[[Sequence[Any]], bool]
 """Whether real inputs have sizes for which a trace is valid."""
@@ -29,22 +30,27 @@ Home = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Overlap:
-    """Which inputs are written into, and how those of the compiled call overlap with others."""
+    """Which inputs, and which parts of those that wrap others, are written into, and how they overlap with others."""
 
     written: tuple[int, ...]
     duplicates: "DuplicatePlan | None"
     bases: "SyntheticBasePlan | None"
+    parts: "WrittenParts | None" = None
 
     @classmethod
-    def of(cls, tensors: Sequence[Any], written: tuple[int, ...]) -> "Overlap":
+    def of(cls, tensors: Sequence[Any], written: tuple[int, ...], parts: "WrittenParts | None" = None) -> "Overlap":
         # Most programs write into nothing, and need not wait for this.
         from precast.autograd.boundary.duplicate_inputs import plan_duplicates
         from precast.autograd.boundary.synthetic_bases import plan_synthetic_bases
+        from precast.autograd.boundary.wrapped_parts import refuse_shared_parts, without_wrappers
 
         duplicates = plan_duplicates(tensors, written)
         kept = duplicates.kept if duplicates else range(len(tensors))
         still_written = [number for number, place in enumerate(kept) if place in written]
-        return cls(written, duplicates, plan_synthetic_bases([tensors[place] for place in kept], still_written))
+        if parts is not None:
+            refuse_shared_parts(tensors, written, parts)
+        plain = without_wrappers(tensors, parts)
+        return cls(written, duplicates, plan_synthetic_bases([plain[place] for place in kept], still_written), parts)
 
     @property
     def plans(self) -> "list[DuplicatePlan | SyntheticBasePlan]":
@@ -75,7 +81,8 @@ class CompiledVariant:
             return False
         if self.sizes is not None and not self.sizes(values):
             return False
-        return not self.overlap.written or Overlap.of(self.inputs(values), self.overlap.written) == self.overlap
+        overlap = self.overlap
+        return not overlap.written or Overlap.of(self.inputs(values), overlap.written, overlap.parts) == overlap
 
     def inputs(self, values: Sequence[Any]) -> Sequence[Any]:
         if not self.captured and len(self.places) == len(values):

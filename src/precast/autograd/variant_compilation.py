@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from precast.autograd.boundary import FlatCall
+from precast.autograd.boundary.wrapped_parts import written_parts
 from precast.autograd.call_key import static_key
 from precast.autograd.call_parts import CallParts
 from precast.autograd.changing_sizes import SizeRoots
@@ -83,7 +84,7 @@ def compile_call(
     with tracing_session():
         analyzed = analyze_call(function, args, kwargs, slots, roots)
         prepared = analyzed.prepared
-        overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated)
+        overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated, written_parts(analyzed.facts.inputs))
         static_inputs = tuple(range(len(slots) or len(job.static_inputs)))
         job = replace(job, static_inputs=static_inputs, module_names=prepared.module_names)
         call, parts = _compile_overlapping(

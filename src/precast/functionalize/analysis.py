@@ -92,7 +92,12 @@ def _input_facts(before: Any, now: Any, origin: Any) -> InputFacts:
         requires_grad=before.requires_grad,
         is_leaf=before.is_leaf,
         metadata_steps=_view_steps(parts[0]) if resized and not replaced else (),
+        parts_written=_numbers_of(mutated, parts) if is_wrapper(now) else None,
     )
+
+
+def _numbers_of(chosen: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    return tuple(number for number, part in enumerate(parts) if any(part is each for each in chosen))
 
 
 def _as_functional(part: torch.Tensor) -> FunctionalTensor:

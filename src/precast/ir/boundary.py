@@ -17,7 +17,8 @@ class InputFacts:
     ``mutates_data``: its values change. ``mutates_metadata``: its sizes, strides or offset change.
     ``replaces_storage``: it is pointed at other memory (``set_``). The two ``mutation_…`` flags say that *all* data
     mutations are invisible to autograd (through ``detach()`` or ``.data``), or happen under ``no_grad``;
-    ``update_needs_gradient`` that gradients flow back through the updated value.
+    ``update_needs_gradient`` that gradients flow back through the updated value. ``parts_written``: of a tensor that
+    wraps others, the numbers of those inside whose values change.
     """
 
     mutates_data: bool = False
@@ -29,6 +30,7 @@ class InputFacts:
     requires_grad: bool = False
     is_leaf: bool = True
     metadata_steps: tuple[torch._C._functionalization.ViewMeta, ...] = ()
+    parts_written: tuple[int, ...] | None = None
 
     @property
     def is_updated(self) -> bool:

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from precast.tracing.assigned_data import assign_data, is_data_assignment
 from precast.tracing.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
 from precast.tracing.idle_resizes import is_idle_resize
+from precast.tracing.storages import guarded_storage, is_storage_access
 
 _TRACED_TYPES = (FakeTensor, FunctionalTensor)
 
@@ -86,6 +87,8 @@ class _SubstitutionMode(TorchFunctionMode):
             return args[0]
         if is_data_assignment(func):
             return assign_data(*args)
+        if is_storage_access(func, args):
+            return guarded_storage(func, *args)
         return func(*args, **kwargs)
 
 

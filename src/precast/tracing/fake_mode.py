@@ -22,6 +22,7 @@ from precast.errors import CaptureError
 from precast.ops.elementwise_strides import eager_strides
 from precast.tracing.certain_answers import CertainAnswers
 from precast.tracing.least_squares import fake_lstsq
+from precast.tracing.storages import refuse_operators_on_storages
 
 _aten = torch.ops.aten
 # Torch lists a shape function for these but does not install it, and their kernels turn sizes into numbers.
@@ -71,6 +72,7 @@ def _dispatch(
 ) -> Any:
     if (answer := certain.answer(func, args)) is not None:
         return answer
+    refuse_operators_on_storages(func)
     if func in _BY_DECOMPOSITION and _has_symbolic_sizes(args):
         with mode:
             return decomposition_table[func](*args, **(kwargs or {}))

@@ -16,6 +16,8 @@ from precast.errors import InputValueError
 from precast.tracing.flat_function import FlatFunction
 
 _MAX_WORK: Any = 10_000
+# Where storages are taken to begin; numpy takes 0 for no address.
+_START = 4096
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ def written_free(group: Collection[int], written: Collection[int]) -> bool:
 def _overlapping(values: Sequence[Any]) -> list[list[int]]:
     by_storage: dict[int, list[int]] = {}
     for place, value in enumerate(values):
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel():
-            by_storage.setdefault(value.untyped_storage()._cdata, []).append(place)
+        if (storage := storage_of(value)) is not None:
+            by_storage.setdefault(storage, []).append(place)
     groups: list[list[int]] = []
     for places in by_storage.values():
         if len(places) > 1:
@@ -105,17 +107,26 @@ def _overlapping(values: Sequence[Any]) -> list[list[int]]:
     return [group for group in groups if len(group) > 1]
 
 
+def storage_of(value: Any) -> int | None:
+    """What tensors have in common whose elements lie in one memory; ``None`` for what has no element there."""
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel():
+        number: int = value.untyped_storage()._cdata
+        return number
+    return None
+
+
 def _connected(places: Sequence[int], values: Sequence[Any]) -> list[list[int]]:
     """Split inputs of one storage into groups that share bytes, directly or through others."""
     groups: list[list[int]] = []
     for place in places:
-        touching = [group for group in groups if any(_share_bytes(values[place], values[other]) for other in group)]
+        touching = [group for group in groups if any(share_bytes(values[place], values[other]) for other in group)]
         groups = [group for group in groups if group not in touching]
         groups.append([*(other for group in touching for other in group), place])
     return groups
 
 
-def _share_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+def share_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors of one storage have a byte in common."""
     # The problem is hard in general; when it is, treating the two as overlapping is safe.
     try:
         return bool(np.shares_memory(_addresses(left), _addresses(right), max_work=_MAX_WORK))
@@ -124,13 +135,16 @@ def _share_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def _addresses(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
-    """An array over the same addresses, never read: only its pointer, sizes and strides matter."""
+    """An array over the same addresses, never read: only its pointer, sizes and strides matter.
+
+    Addresses count from the start of the storage, which may itself have none (tensors on ``meta``, emptied storages).
+    """
     item = tensor.element_size()
     interface = {
         "shape": tuple(tensor.shape),
         "strides": tuple(stride * item for stride in tensor.stride()),
         "typestr": f"|V{item}",
-        "data": (tensor.data_ptr(), False),
+        "data": (_START + tensor.storage_offset() * item, False),
         "version": 3,
     }
     return np.asarray(type("Addresses", (), {"__array_interface__": interface})())
