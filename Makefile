@@ -18,6 +18,11 @@ QUICK      ?=
 PUBLISH    ?=
 JSON       ?=
 
+# What `make test-torch` runs, and under which torch: a release such as 2.11, or the newest there is.
+SHORT      ?= tests/test_torch_versions.py $(addprefix tests/,autograd export native packaging models)
+VERSION    ?= newest
+TORCH_VENV := .venv-torch-$(VERSION)
+
 # Tests run side by side: more threads in each would only make them wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
@@ -39,6 +44,11 @@ test: compiler lint ## check the style, then run the doctests and the fast tests
 test-all: compiler lint ## the same with every test that needs no GPU (long)
 	$(call say,all tests but those for a GPU)
 	@$(PYTEST) -m "not gpu"
+
+.PHONY: test-torch
+test-torch: compiler $(TORCH_VENV)/.ready ## the tests that depend on torch most, with VERSION=2.11 or another, in an environment of its own
+	$(call say,short tests under torch $(shell $(TORCH_VENV)/bin/python -c 'import torch; print(torch.__version__)'))
+	@OMP_NUM_THREADS=1 $(TORCH_VENV)/bin/pytest -n $(WORKERS) $(FAST) $(SHORT)
 
 .PHONY: demo
 demo: compiler $(READY) ## the whole story: compile, train, package, run without torch
@@ -71,23 +81,32 @@ format: $(READY) ## format the code and mend what ruff can mend by itself
 
 .PHONY: clean
 clean: ## remove the environment and every cache
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	@rm -rf .venv .venv-torch-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: compiler
 compiler:
 	$(call need,command -v $(firstword $(CXX)),no C++ compiler called $(CXX); install g++ (Debian: apt install g++) or set CXX)
 
-$(BIN)/python:
+%/bin/python:
 	$(call need,command -v $(PYTHON),no $(PYTHON) here; install Python 3.11 or newer or set PYTHON=/path/to/python)
 	$(call need,$(PYTHON) -c 'import sys; sys.exit(sys.hexversion < 0x30b0000)',$(PYTHON) is older than 3.11; set PYTHON=/path/to/a/newer/python)
 	$(call need,$(PYTHON) -c 'import venv; import ensurepip',$(PYTHON) has no venv module; install it (Debian: apt install python3-venv))
-	$(call say,creating .venv)
-	@$(PYTHON) -m venv .venv
+	$(call say,creating $*)
+	@$(PYTHON) -m venv $*
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(call say,installing the packages of constraints.txt (minutes the first time: torch is large))
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# The versions of constraints.txt, but for torch itself. PyPI's builds bring 5 GB of CUDA along; those of torch's own index do
+# not: PIP_INDEX_URL=https://download.pytorch.org/whl/cpu PIP_EXTRA_INDEX_URL=https://pypi.org/simple make test-torch
+$(TORCH_VENV)/.ready: pyproject.toml constraints.txt | $(TORCH_VENV)/bin/python
+	$(call say,installing torch $(VERSION) and the packages of constraints.txt (minutes the first time: torch is large))
+	@sed '/^torch==/d' constraints.txt > $(TORCH_VENV)/constraints.txt
+	@$(TORCH_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c $(TORCH_VENV)/constraints.txt \
+	  'torch$(if $(filter-out newest,$(VERSION)),==$(VERSION).*)' -e '.[dev]'
 	@touch $@
 
 $(READY_BENCH): $(READY)

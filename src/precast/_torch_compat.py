@@ -1,11 +1,19 @@
 """The few places where torch's private interfaces moved between the versions that we support (2.11 and up)."""
 
+import warnings
+from collections.abc import Mapping
 from functools import cached_property
+from typing import TypeVar
 
 import sympy
 import torch
 from torch._guards import GuardSource, Source
+from torch._ops import OpOverloadPacket
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from precast._version import TESTED_TORCH
+
+_Rule = TypeVar("_Rule")
 
 
 class _NamedSource(Source):
@@ -45,3 +53,24 @@ def example_sizes(shape_env: ShapeEnv) -> dict[sympy.Symbol, sympy.Integer]:
 def is_module_state(value: object) -> bool:
     """Whether an input of a graph of torch's front end is a parameter or a buffer: the front end marks them."""
     return isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
+
+
+def aten_operators(rules: Mapping[str, _Rule]) -> list[tuple[OpOverloadPacket, _Rule]]:
+    """The operators that are named, each with its rule, without those that this torch does not have.
+
+    ``_foreach_clone`` and ``_foreach_mm`` came with 2.12.
+    """
+    aten = torch.ops.aten
+    return [(getattr(aten, name), rule) for name, rule in rules.items() if hasattr(aten, name)]
+
+
+def warn_if_untested(version: str) -> None:
+    """Tell the user of a torch that no test has seen; it may work all the same."""
+    major, minor, *_ = version.split(".")
+    if not TESTED_TORCH[0] <= (int(major), int(minor)) <= TESTED_TORCH[1]:
+        oldest, newest = (".".join(map(str, tested)) for tested in TESTED_TORCH)
+        warnings.warn(f"Precast is tested with torch {oldest} to {newest}; this is torch {version}", stacklevel=2)
+
+
+# Once, when the first program is traced.
+warn_if_untested(torch.__version__)

@@ -14,13 +14,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from precast._version import TESTED_TORCH
 from precast.cache.folder import check_private
 from precast.errors import CacheError
 from precast.options import Options
 from precast.runtime.processor import LEVELS
 
 OLDEST_PYTHON = (3, 11)
-OLDEST_TORCH = (2, 11)
 FAST_FEATURES = ("avx2", "fma")
 TOLD_FEATURES = (*FAST_FEATURES, "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16")
 
@@ -74,8 +74,8 @@ def examine_onednn_headers(folder: Path) -> Finding:
 
 def examine_torch(version: str | None) -> Finding:
     """Whether torch is installed and new enough."""
-    ok = version is not None and tuple(int(part) for part in version.split(".")[:2]) >= OLDEST_TORCH
-    return Finding("torch", ok, version or "none", "compile", f"pip install 'torch>={_dotted(OLDEST_TORCH)}'")
+    ok = version is not None and tuple(int(part) for part in version.split(".")[:2]) >= TESTED_TORCH[0]
+    return Finding("torch", ok, version or "none", "compile", f"pip install 'torch>={_dotted(TESTED_TORCH[0])}'")
 
 
 def examine_compiler(command: str) -> Finding:

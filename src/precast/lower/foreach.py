@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from precast._torch_compat import aten_operators
 from precast.ops.decompositions import DecompositionTable
 
 _aten = torch.ops.aten
@@ -64,8 +65,8 @@ def _for_each(member: Callable[..., Tensor], *arguments: object, **options: obje
 
 def foreach_decompositions() -> DecompositionTable:
     """The rules for all overloads that give new tensors."""
-    packets = {getattr(_aten, f"_foreach_{name}"): member for name, member in _MEMBERS.items()}
-    overloads = [(getattr(packet, name), member) for packet, member in packets.items() for name in packet.overloads()]
+    packets = aten_operators({f"_foreach_{name}": member for name, member in _MEMBERS.items()})
+    overloads = [(getattr(packet, name), member) for packet, member in packets for name in packet.overloads()]
     return {
         overload: partial(_for_each, member)
         for overload, member in overloads

@@ -31,6 +31,11 @@ def addbmm(source: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, a
     return product if beta == 0 else product + (source if beta == 1 else source * beta)
 
 
+def frac(source: Tensor) -> Tensor:
+    # Torch 2.11 takes it apart otherwise, and a zero gets another sign.
+    return source - source.trunc()
+
+
 def trilinear(
     i1: Tensor, i2: Tensor, i3: Tensor, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int],
     sumdim: Sequence[int], unroll_dim: int = 1,
@@ -140,6 +145,7 @@ OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten._pdist_backward.default: pdist_backward,
     _aten._trilinear.default: trilinear,
     _aten.addbmm.default: addbmm,
+    _aten.frac.default: frac,
     _aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward,
     _aten.linspace.default: linspace,
     _aten.linspace.Scalar_Tensor: linspace,
