@@ -13,6 +13,7 @@ ROUTINE_FILES = {
         ("convolution", "convolution_backward_data", "convolution_backward_weights", "depthwise_convolution"),
         ("convolution", "direct_convolution", "own_convolutions", "product"),
     ),
+    "grouped_product": ("grouped_product", "matmul", "product"),
     "matmul": ("matmul", "product"),
 }
 """Which source files have a routine, where it is not the file of its own name."""

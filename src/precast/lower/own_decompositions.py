@@ -136,6 +136,17 @@ def linspace(
     return torch.where(number < steps // 2, start + step * number, end - step * (steps - 1 - number)).to(dtype)
 
 
+def histc(source: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    if not min < max:
+        # The range is that of the elements then, which eager checks for infinities, or an error.
+        return NotImplemented  # type: ignore[no-any-return]
+    flat = source.reshape(-1)
+    # In this order eager rounds; an element at the upper end belongs to the last bin.
+    places = ((flat - min) * bins / (max - min)).to(torch.int64).clamp(0, bins - 1)
+    is_inside = (flat >= min) & (flat <= max)
+    return source.new_zeros(bins).index_add(0, torch.where(is_inside, places, 0), is_inside.to(source.dtype))
+
+
 def view_copy(source: Tensor, size: Sequence[int]) -> Tensor:
     return source.reshape(size).clone()
 
@@ -147,6 +158,7 @@ OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten.addbmm.default: addbmm,
     _aten.frac.default: frac,
     _aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward,
+    _aten.histc.default: histc,
     _aten.linspace.default: linspace,
     _aten.linspace.Scalar_Tensor: linspace,
     _aten.linspace.Tensor_Scalar: linspace,

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from precast.tracing.assigned_data import assign_data, is_data_assignment
 from precast.tracing.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
 from precast.tracing.idle_resizes import is_idle_resize
+from precast.tracing.library_operators import replacement_of
 from precast.tracing.storages import guarded_storage, is_storage_access
 
 _TRACED_TYPES = (FakeTensor, FunctionalTensor)
@@ -85,6 +86,8 @@ class _SubstitutionMode(TorchFunctionMode):
             return call_control_flow(func, args, kwargs, self._captured.exchanged)
         if is_idle_resize(func, args, kwargs):
             return args[0]
+        if (replacement := replacement_of(func)) is not None:
+            return replacement(*args, **kwargs)
         if is_data_assignment(func):
             return assign_data(*args)
         if is_storage_access(func, args):

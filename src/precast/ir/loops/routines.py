@@ -143,6 +143,19 @@ def _search(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
     return (found,)
 
 
+def _grouped_product(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    left, right, ends = inputs
+    (is_sum,) = numbers
+    result, start = left.new_zeros(*shapes[0]), 0
+    for group, end in enumerate(ends.tolist()):
+        if is_sum:
+            result[group] = left[start:end].T @ right[start:end]
+        else:
+            result[start:end] = left[start:end] @ right[group]
+        start = end
+    return (result,)
+
+
 _FINISHES: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
     "mul": torch.mul,
@@ -163,6 +176,7 @@ _ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
     "convolution_backward_data": _convolution_backward_data,
     "convolution_backward_weights": _convolution_backward_weights,
     "depthwise_convolution": _convolution,
+    "grouped_product": _grouped_product,
     "matmul": _matmul,
     "scan": _scan,
     "search": _search,
