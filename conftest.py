@@ -6,7 +6,8 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep what tests compile out of the user's cache folder, in pytest's own, where the next run finds it again."""
+    """Check programs after every pass; keep what tests compile in a folder of pytest, where the next run finds it."""
+    os.environ.setdefault("PRECAST_VERIFY", "1")
     if config.cache is not None and "PRECAST_CACHE_DIR" not in os.environ:
         folder = config.cache.mkdir("precast")
         folder.chmod(0o700)

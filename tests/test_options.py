@@ -18,14 +18,16 @@ def _empty_environment(monkeypatch, tmp_path):
 def test_an_empty_environment_gives_the_defaults():
     options = as_options(None)
     assert options == Options()
-    assert (options.verify, options.random, options.compiler, options.debug) == (True, "philox", None, False)
+    assert (options.verify, options.random, options.compiler, options.debug) == ("results", "philox", None, False)
     assert options.cache_bytes == 4 * 2**30
 
 
 @pytest.mark.parametrize(
     ("variable", "text", "name", "value"),
     [
-        ("PRECAST_VERIFY", "off", "verify", False),
+        ("PRECAST_VERIFY", "off", "verify", "off"),
+        ("PRECAST_VERIFY", "1", "verify", "passes"),
+        ("PRECAST_VERIFY", "results", "verify", "results"),
         ("PRECAST_CACHE_DIR", "/kernels", "cache_directory", Path("/kernels")),
         ("PRECAST_CACHE_BYTES", "500M", "cache_bytes", 500 * 2**20),
         ("PRECAST_CACHE_BYTES", "1024", "cache_bytes", 1024),
@@ -49,7 +51,7 @@ def test_our_own_compiler_variable_wins_over_the_general_one(monkeypatch):
 
 def test_an_empty_variable_counts_as_not_set(monkeypatch):
     monkeypatch.setenv("PRECAST_VERIFY", "")
-    assert Options.from_environment().verify
+    assert Options.from_environment().verify == "results"
 
 
 def test_an_override_wins_over_its_variable_even_if_that_is_wrong(monkeypatch):
@@ -60,7 +62,7 @@ def test_an_override_wins_over_its_variable_even_if_that_is_wrong(monkeypatch):
 def test_a_mapping_is_laid_over_the_environment(monkeypatch):
     monkeypatch.setenv("PRECAST_RANDOM", "eager")
     options = as_options({"verify": False, "cache_bytes": "1K"})
-    assert (options.verify, options.cache_bytes, options.random) == (False, 1024, "eager")
+    assert (options.verify, options.cache_bytes, options.random) == ("off", 1024, "eager")
 
 
 def test_options_pass_through_as_they_are(monkeypatch):

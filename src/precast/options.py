@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from precast.errors import InputTypeError, OptionError
 
 RandomSource = Literal["philox", "eager"]
+Verification = Literal["off", "results", "passes"]
 
 
 def _default_cache_directory() -> Path:
@@ -30,8 +31,8 @@ class Options:
     Values are checked when the object is made; texts are understood as in the environment variable.
     """
 
-    verify: bool = True
-    """Check the program after every pass."""
+    verify: Verification = "results"
+    """Which programs to check: what the last pass makes, what every pass makes (``passes``, or on), or none (off)."""
     cache_directory: Path = field(default_factory=_default_cache_directory)
     """Where results that may be used again are kept; always absolute."""
     cache_bytes: int = 4 * 2**30
@@ -71,12 +72,12 @@ class Options:
         return cls(**values, **overrides)
 
 
-_WHERE_KEPT = ("cache_directory", "cache_bytes")
+_NOT_TELLING = ("verify", "cache_directory", "cache_bytes")
 
 
 def telling(options: Options) -> str:
-    """The choices that decide what is made, and not where it is kept, as text."""
-    return repr({name: value for name, value in vars(options).items() if name not in _WHERE_KEPT})
+    """The choices that decide what is made, and not how it is checked or where it is kept, as text."""
+    return repr({name: value for name, value in vars(options).items() if name not in _NOT_TELLING})
 
 
 def as_options(value: Options | Mapping[str, object] | None) -> Options:
@@ -112,6 +113,13 @@ def _parse_switch(value: object) -> bool:
     return word in _ON
 
 
+def _parse_verification(value: object) -> object:
+    word = str(value).strip().lower()
+    if word in get_args(Verification):
+        return word
+    return "passes" if _parse_switch(value) else "off"
+
+
 def _parse_random(value: object) -> object:
     if value not in get_args(RandomSource):
         raise ValueError(f"the sources of random numbers are {', '.join(get_args(RandomSource))}")
@@ -141,7 +149,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 _SETTINGS = {
-    "verify": _Setting(("PRECAST_VERIFY",), _parse_switch, _ON + _OFF),
+    "verify": _Setting(("PRECAST_VERIFY",), _parse_verification, (*get_args(Verification), *_ON, *_OFF)),
     "cache_directory": _Setting(("PRECAST_CACHE_DIR",), _parse_directory, ("~/.cache/precast",)),
     "cache_bytes": _Setting(("PRECAST_CACHE_BYTES",), _parse_bytes, ("500M", "4G")),
     "random": _Setting(("PRECAST_RANDOM",), _parse_random, get_args(RandomSource)),

@@ -34,4 +34,4 @@ def functional_program(
     """
     options = options or Options.from_environment()
     captured = capture(function, args, kwargs, dynamic_shapes=dynamic_shapes)
-    return run_passes(captured, [partial(functionalize, decompositions=decompositions)], check=options.verify)
+    return run_passes(captured, [partial(functionalize, decompositions=decompositions)], check=options.verify != "off")

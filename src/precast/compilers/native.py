@@ -47,7 +47,8 @@ def start_or_freeze(
 def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options) -> Callable[[], NativeGraph]:
     """Lower and generate what of the graph can be native, and begin to build it; its attributes are constants."""
     split, store = prepare_graph(graph_module, options), open_store(options)
-    entries = lower_segments(split, on_lowered=partial(_begin_routines, store=store, options=options))
+    begin_routines = partial(_begin_routines, store=store, options=options)
+    entries = lower_segments(split, on_lowered=begin_routines, verify=options.verify)
     if not entries:
         return lambda: NativeGraph(split, (), StoredGraph("", (), (), ()), entries)
     if options.measure:

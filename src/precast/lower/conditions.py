@@ -49,7 +49,7 @@ def place(name: str, position: Scalar, size: Index, *, wraps: bool = False) -> P
 
 def sure_place(name: str, position: Scalar, size: Index) -> Index:
     """`position` as a subscript that is known to lie inside."""
-    return computed(name, cast(position, "i64"), size)
+    return computed(name, cast(position, "i64"), size, is_certain=True)
 
 
 def check_bounds(

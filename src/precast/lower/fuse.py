@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Variable, atoms, coefficient_of, constant
+from precast.ir.loops.passes import LoopPass, Watcher, run_loop_passes
 from precast.ir.loops.program import (
     Kernel,
     Loop,
@@ -39,36 +40,6 @@ from precast.lower.prologues import absorb_prologues
 from precast.lower.rounding import keep_single_precision
 from precast.lower.split import split_loops
 from precast.lower.update_inputs import update_inputs
-
-
-def fuse(program: LoopProgram) -> LoopProgram:
-    """Run all fusing passes; what the program computes stays the same."""
-    for fusing_pass in (
-        fold_padding,
-        channels_last,
-        inline_producers,
-        remove_dead,
-        scatter_onto,
-        absorb_epilogues,
-        absorb_prologues,
-        write_in_place,
-        split_loops,
-        collapse_loops,
-        merge_kernels,
-        forward_stores,
-        keep_single_precision,
-        remove_dead,
-        part_loops,
-        collapse_loops,
-        order_loops,
-        tidy_names,
-        update_inputs,
-        overwrite_dying,
-        group_kernels,
-        take_image_by_image,
-    ):
-        program = fusing_pass(program)
-    return program
 
 
 def remove_dead(program: LoopProgram) -> LoopProgram:
@@ -185,3 +156,36 @@ def _forwarded(body: tuple[Statement, ...], known: dict[tuple[Buffer, object], S
             known[statement.buffer, statement.indices] = Named(statement.buffer.name, statement.value)
         statements.append(statement)
     return tuple(statements)
+
+
+PASSES: tuple[LoopPass, ...] = (
+    fold_padding,
+    channels_last,
+    inline_producers,
+    remove_dead,
+    scatter_onto,
+    absorb_epilogues,
+    absorb_prologues,
+    write_in_place,
+    split_loops,
+    collapse_loops,
+    merge_kernels,
+    forward_stores,
+    keep_single_precision,
+    remove_dead,
+    part_loops,
+    collapse_loops,
+    order_loops,
+    tidy_names,
+    update_inputs,
+    overwrite_dying,
+    group_kernels,
+    take_image_by_image,
+)
+REUSING = (update_inputs, overwrite_dying)
+"""Passes that give a buffer's memory to another."""
+
+
+def fuse(program: LoopProgram, *, verify: bool = True, watch: Watcher | None = None) -> LoopProgram:
+    """Run all fusing passes; what the program computes stays the same."""
+    return run_loop_passes(program, PASSES, reusing=REUSING, verify=verify, watch=watch)

@@ -88,13 +88,14 @@ class Computed:
     """A subscript that the loop computes, e.g. loads: a whole number from 0 up to, not including, `extent`.
 
     Made by ``scalars.computed``; `mentioned` is what the value's own subscripts depend on. Whoever reads or writes at a
-    subscript whose range is not certain guards it.
+    subscript whose range is not certain guards it; where `is_certain`, the value is known to lie in its range.
     """
 
     name: str
     value: Scalar
     extent: Index
     mentioned: frozenset[Atom] = field(compare=False, default=frozenset())
+    is_certain: bool = field(compare=False, default=False)
 
     @cached_property
     def text(self) -> str:
@@ -293,7 +294,9 @@ def _evaluate_atom(factor: Atom, resolve: Callable[[Symbol | Variable | Computed
         return resolve(factor)
     first, second = (evaluate(part, resolve) for part in _parts(factor))
     if isinstance(factor, Extreme):
-        return max(first, second) if factor.kind == "max" else min(first, second)
+        # Not by `max`: arrays have no order.
+        distance = abs(first - second)
+        return (first + second + (distance if factor.kind == "max" else -distance)) // 2
     return first // second if isinstance(factor, Quotient) else first % second
 
 

@@ -205,15 +205,15 @@ def cast(value: Scalar, dtype: str, *, is_asked: bool = False) -> Scalar:
     return Cast(value, dtype, is_asked)
 
 
-def computed(name: str, value: Scalar, extent: Index | int) -> Index:
-    """`value`, a 64-bit whole number, as a subscript below `extent`."""
+def computed(name: str, value: Scalar, extent: Index | int, *, is_certain: bool = False) -> Index:
+    """`value`, a 64-bit whole number, as a subscript below `extent`; with `is_certain`, it needs no guard."""
     assert value.dtype == "i64", f"subscripts are i64, not {value.dtype}"
     mentioned: set[Atom] = set()
     for each in walk(value):
         indices = each.indices if isinstance(each, Load) else (each.index,) if isinstance(each, IndexValue) else ()
         for index in indices:
             mentioned |= atoms(index)
-    return atom(Computed(name, value, as_index(extent), frozenset(mentioned)))
+    return atom(Computed(name, value, as_index(extent), frozenset(mentioned), is_certain))
 
 
 def computed_values(indices: tuple[Index, ...]) -> tuple[Scalar, ...]:
@@ -237,7 +237,8 @@ def _with_values(indices: tuple[Index, ...], values: typing.Sequence[Scalar]) ->
     if all(each.value is value for each, value in zip(old, values, strict=True)):
         return indices
     new: dict[Atom, Index] = {
-        each: computed(each.name, value, each.extent) for each, value in zip(old, values, strict=True)
+        each: computed(each.name, value, each.extent, is_certain=each.is_certain)
+        for each, value in zip(old, values, strict=True)
     }
     return tuple(substitute(index, new) for index in indices)
 

@@ -1,0 +1,186 @@
+"""Within a kernel, iterations run in any order: none touches what another writes, or reads what is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy
+
+from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.index import Atom, Index, Symbol, Variable, atom, atoms, constant, substitute
+from precast.ir.loops.program import Kernel, Store
+from precast.ir.loops.verifier.accesses import Access, accesses_of
+from precast.ir.loops.verifier.enumeration import Grid, Numbers, Sizes, TooLargeError, sample_sizes
+from precast.ir.loops.verifier.regions import fills, is_injective
+
+
+def conflicts(kernel: Kernel) -> Iterator[str]:
+    """Elements that one iteration writes and another one touches."""
+    for buffer in kernel.written:
+        mine = [each for each in accesses_of(kernel) if each.buffer == buffer]
+        stores = [each for each in mine if isinstance(each.what, Store) and each.what.is_plain]
+        for store in stores:
+            if not is_injective(store.offset, store.variables) and _meet(store, store, store.variables):
+                yield f"{store} is written in more than one iteration"
+            for other in mine:
+                shared = tuple(variable for loop in store.loops_with(other) for variable in loop.variables)
+                if other is not store and not _stay_apart(store, other, shared) and _meet(store, other, shared):
+                    yield f"one iteration writes {store}, another one {'writes' if other.is_store else 'reads'} {other}"
+
+
+def unwritten(kernel: Kernel, known: frozenset[Buffer]) -> Iterator[str]:
+    """What is read before the kernel itself wrote it; `known` are the buffers that were written before."""
+    made = [each for each in kernel.written if each not in known]
+    accesses = accesses_of(kernel)
+    for buffer in made:
+        stores = [each for each in accesses if each.buffer == buffer and each.is_store]
+        for load in (each for each in accesses if each.buffer == buffer and not each.is_store):
+            before = [each for each in stores if each.place < load.place]
+            if not any(_feeds(store, load) for store in before) and not _feed_together(before, load):
+                yield f"{load} is read before it is written"
+
+
+def fully_written(kernel: Kernel, buffer: Buffer) -> bool:
+    """Whether the kernel writes every element of a buffer, as far as that can be told."""
+    stores = [each for each in accesses_of(kernel) if each.buffer == buffer and each.is_store]
+    plain = [each for each in stores if isinstance(each.what, Store) and each.what.is_plain]
+    return any(map(fills, plain)) or _fill_together(plain, buffer)
+
+
+def _stay_apart(store: Access, other: Access, shared: Sequence[Variable]) -> bool:
+    """Whether it was proved that different iterations of the loops around both meet different elements.
+
+    The dimensions in which both have the same subscript, made of shared variables alone, tell the iteration.
+    """
+    ranges, told, telling = (*store.variables, *other.variables), set[Variable](), constant(0)
+    for mine, others, stride in zip(store.what.indices, other.what.indices, store.buffer.strides, strict=True):
+        variables = {each for each in atoms(mine) if isinstance(each, Variable)}
+        if mine == others and variables <= set(shared) and not mine.computed:
+            telling = telling + mine * stride
+            told |= variables if is_injective(mine, tuple(variables), ranges) else set()
+    is_told = all(each in told or each.extent == constant(1) for each in shared)
+    return is_told or is_injective(telling, shared, ranges)
+
+
+def _feeds(store: Access, load: Access) -> bool:
+    """Whether it was proved that a store wrote all that a load reads in the same iteration of the loops around both."""
+    if not (isinstance(store.what, Store) and store.what.is_plain):
+        return False
+    if store.what.indices == load.what.indices and _is_inside(store, load):
+        return True
+    if not store.loops_with(load) and fills(store):
+        return True
+    bindings = _same_ranges(store, load)
+    mine = tuple(substitute(index, bindings) for index in load.what.indices)
+    return mine == store.what.indices
+
+
+def _is_inside(store: Access, load: Access) -> bool:
+    """Whether all loops around the store are around the load."""
+    return len(store.loops_with(load)) == len(store.loops)
+
+
+def _same_ranges(store: Access, load: Access) -> dict[Atom, Index]:
+    """The load's own variables as those of the store that run along the same dimension, over the same range."""
+    shared = {variable for loop in store.loops_with(load) for variable in loop.variables}
+    bindings: dict[Atom, Index] = {}
+    for written, read in zip(store.what.indices, load.what.indices, strict=True):
+        match written.terms, read.terms:
+            case (((Variable() as mine,), 1),), (((Variable() as other,), 1),):
+                if mine.extent == other.extent and mine not in shared and other not in shared:
+                    bindings.setdefault(other, atom(mine))
+    return bindings
+
+
+def _symbols(accesses: Sequence[Access]) -> list[str]:
+    parts = [each.offset for each in accesses] + [one.extent for each in accesses for one in each.variables]
+    parts += [size for each in accesses for size in (*each.buffer.shape, *each.buffer.strides)]
+    return sorted({each.name for part in parts for each in atoms(part) if isinstance(each, Symbol)})
+
+
+def _meet(store: Access, other: Access, shared: Sequence[Variable]) -> bool:
+    """Whether two iterations of the shared variables meet; where sizes are dynamic, for every choice of them."""
+    if other.offset.computed or store.offset.computed:
+        return True
+    found = False
+    for sizes in sample_sizes(_symbols([store, other])):
+        try:
+            is_met = _meets(store, other, shared, sizes)
+        except TooLargeError:
+            continue
+        if not is_met:
+            return False
+        found = True
+    return found
+
+
+def _meets(store: Access, other: Access, shared: Sequence[Variable], sizes: Sizes) -> bool:
+    mine, others = Grid(store.variables, sizes), Grid(other.variables, sizes)
+    written, touched = mine.numbers(store.offset).ravel(), others.numbers(other.offset).ravel()
+    if not written.size or not touched.size:
+        return False
+    owner = numpy.full(max(written.max(), touched.max()) + 1, -1, dtype=numpy.int64)
+    numbers = _iteration(mine, shared)
+    owner[written] = numbers
+    if (owner[written] != numbers).any():
+        return True
+    owners, own = owner[touched], _iteration(others, shared)
+    if other is store:
+        return len(numpy.unique(written)) < len(written)
+    return bool(((owners >= 0) & (owners != own) & others.holds(other.what.guard).ravel()).any())
+
+
+def _iteration(grid: Grid, shared: Sequence[Variable]) -> Numbers:
+    """A number for each iteration of the shared variables."""
+    number = constant(0)
+    for variable in shared:
+        number = number * variable.extent + atom(variable)
+    return grid.numbers(number).ravel()
+
+
+def _feed_together(stores: Sequence[Access], load: Access) -> bool:
+    """Whether stores wrote all that a load reads, for some choice of dynamic sizes; True where nobody can tell."""
+    accesses = [*stores, load]
+    if not stores:
+        return False
+    if any(each.offset.computed for each in accesses):
+        return any(isinstance(each.what, Store) and each.what.is_plain for each in stores)
+    for sizes in sample_sizes(_symbols(accesses)):
+        try:
+            if _is_fed(stores, load, sizes):
+                return True
+        except TooLargeError:
+            return True
+    return False
+
+
+def _is_fed(stores: Sequence[Access], load: Access, sizes: Sizes) -> bool:
+    reading = Grid(load.variables, sizes)
+    read = reading.numbers(load.offset).ravel()
+    missing = reading.holds(load.what.guard).ravel().copy()
+    for store in stores:
+        shared = [variable for loop in store.loops_with(load) for variable in loop.variables]
+        writing = Grid(store.variables, sizes)
+        held = writing.holds(store.what.guard).ravel()
+        written = _iteration(writing, shared)[held], writing.numbers(store.offset).ravel()[held]
+        pairs = set(zip(*map(numpy.ndarray.tolist, written), strict=True))
+        wanted = zip(_iteration(reading, shared).tolist(), read.tolist(), strict=True)
+        missing &= ~numpy.fromiter((pair in pairs for pair in wanted), dtype=bool, count=len(read))
+    return not missing.any()
+
+
+def _fill_together(stores: Sequence[Access], buffer: Buffer) -> bool:
+    """Whether stores write all elements together, for some choice of dynamic sizes; True where nobody can tell."""
+    if not stores:
+        return False
+    for sizes in sample_sizes(_symbols(stores)):
+        try:
+            whole = Grid((), sizes)
+            dims = [Variable(f"d{dim}", size) for dim, size in enumerate(buffer.shape)]
+            everything = Grid(dims, whole.sizes).numbers(buffer.offset(tuple(map(atom, dims)))).ravel()
+            written = [Grid(each.variables, sizes).numbers(each.offset).ravel() for each in stores]
+        except TooLargeError:
+            return True
+        if numpy.isin(everything, numpy.concatenate(written)).all():
+            return True
+    return False

@@ -1,0 +1,96 @@
+"""Addresses of accesses as plain numbers, for what no proof was found of.
+
+Where sizes are dynamic, some stand for all: something that goes wrong for every choice of them is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy
+
+from precast.ir.loops.index import Computed, Index, Symbol, Variable, evaluate
+from precast.ir.loops.scalars import Apply, Constant, IndexValue, Named, Scalar
+from precast.ir.loops.verifier.proofs import conjuncts
+
+MOST_POINTS = 1 << 18
+"""Loops of more iterations are not walked through."""
+SAMPLES = (8, 12, 64, 30, 7, 16)
+"""Numbers that dynamic sizes take in turn."""
+
+Numbers = numpy.ndarray[Any, Any]
+Sizes = Mapping[str, int]
+
+
+class TooLargeError(Exception):
+    """There are more iterations than are worth walking through."""
+
+
+def sample_sizes(symbols: Sequence[str]) -> Iterator[Sizes]:
+    """Choices for dynamic sizes: all equal, then all different; one empty choice where there are none."""
+    if not symbols:
+        yield {}
+        return
+    for each in SAMPLES:
+        yield dict.fromkeys(symbols, each)
+    for turn in range(len(SAMPLES)):
+        yield {name: SAMPLES[(turn + number) % len(SAMPLES)] for number, name in enumerate(symbols)}
+
+
+class Grid:
+    """All values of some variables at once: each access's numbers have one axis for each variable."""
+
+    def __init__(self, variables: Sequence[Variable], sizes: Sizes):
+        self.sizes = sizes
+        self.variables = tuple(dict.fromkeys(variables))
+        self.extents = [max(0, self.number(each.extent)) for each in self.variables]
+        if math.prod(self.extents) > MOST_POINTS:
+            raise TooLargeError
+        axes = numpy.indices(self.extents, dtype=numpy.int64, sparse=True) if self.extents else []
+        self.values = dict(zip(self.variables, axes, strict=True))
+
+    def number(self, index: Index) -> int:
+        return evaluate(index, self._size)
+
+    def _size(self, atom: Symbol | Variable | Computed) -> int:
+        assert isinstance(atom, Symbol), f"{atom.text} is no size"
+        return self.sizes[atom.name]
+
+    def numbers(self, index: Index) -> Numbers:
+        """The expression's value in every iteration."""
+
+        def resolve(atom: Symbol | Variable | Computed) -> Any:
+            return self.values[atom] if isinstance(atom, Variable) else self._size(atom)
+
+        return numpy.broadcast_to(numpy.asarray(evaluate(index, resolve), dtype=numpy.int64), self.extents)
+
+    def holds(self, condition: Scalar | None) -> Numbers:
+        """Where a condition may hold: what it asks of data may be so."""
+        result = numpy.ones(self.extents, dtype=bool)
+        for each in conjuncts(condition):
+            result = result & self._holds(each)
+        return result
+
+    def _holds(self, condition: Scalar) -> Numbers:
+        match condition:
+            case Constant(value):
+                return numpy.full(self.extents, bool(value))
+            case Named(_, value):
+                return self._holds(value)
+            case Apply("logical_or", (first, second)):
+                return self._holds(first) | self._holds(second)
+            case Apply("logical_and", (first, second)):
+                return self._holds(first) & self._holds(second)
+            case Apply(operation, (IndexValue(left), IndexValue(right))) if operation in _RELATIONS:
+                if not left.computed and not right.computed:
+                    compared: Numbers = _RELATIONS[operation](self.numbers(left), self.numbers(right))
+                    return compared
+        return numpy.ones(self.extents, dtype=bool)
+
+
+_RELATIONS = {
+    "eq": numpy.equal, "ge": numpy.greater_equal, "gt": numpy.greater, "le": numpy.less_equal, "lt": numpy.less,
+    "ne": numpy.not_equal,
+}  # fmt: skip
