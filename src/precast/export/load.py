@@ -16,7 +16,7 @@ from precast.export.serialize import schema
 from precast.export.serialize.document import from_document
 
 # What torch and sympy raise when they are given sizes, dtypes or arguments that make no sense together.
-_NONSENSE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, OverflowError, AssertionError,
+NONSENSE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, OverflowError, AssertionError,
              ArithmeticError, NotImplementedError, RecursionError, SyntaxError, MemoryError)  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def program_in(
         return from_document(content, members)
     except ArtifactError:
         raise
-    except (*_NONSENSE, PrecastError) as problem:
+    except (*NONSENSE, PrecastError) as problem:
         raise damaged("the file describes no sound program", f"{type(problem).__name__}: {problem}") from problem
 
 

@@ -19,6 +19,7 @@ from precast.export.attribute_names import attribute_paths
 from precast.export.call_convention import CallConvention
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.signature import InputKind, InputSpec, OutputKind, OutputSpec, Signature
+from precast.ops.checked_calls import check_calls, with_checked_calls
 from precast.ops.facts import is_view
 
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
@@ -86,7 +87,8 @@ def unlift(
     root = _hierarchy(signature, state, module_paths)
     for name, child in graph_module.named_children():
         if isinstance(child, fx.GraphModule):
-            root.add_module(name, child)
+            root.add_module(name, with_checked_calls(child))
+    check_calls(graph)
     module = ExportedModule(root, graph, "ExportedModule")
     module.meta["call_convention"] = convention
     module.meta["unsaved"] = tuple(_unsaved(signature))

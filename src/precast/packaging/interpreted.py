@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from precast.artifact.entries import EntryDescription
 from precast.artifact.package import Package
 from precast.artifact.schema import damaged
 from precast.artifact.weights import Weight
-from precast.errors import InputTypeError, InputValueError
-from precast.export.load import program_in
+from precast.errors import InputTypeError, InputValueError, PrecastError
+from precast.export.load import NONSENSE, program_in
 from precast.export.program import ExportedProgram
 from precast.ir.node_meta import value_of
 from precast.ir.signature import ConstantArgument, InputKind
 from precast.ir.tensor_spec import dtype_name
+from precast.ops.checked_calls import with_checked_calls
 from precast.packaging.native_program import STATE_UPDATES
 from precast.packaging.samples import as_weight
 from precast.runtime.tensors import Tensor, is_torch_tensor
@@ -45,7 +47,12 @@ class InterpretedEntry:
                 why="an output of this model is bfloat16, and all inputs were numpy arrays",
                 fix="pass torch tensors, or let the model give float32",
             )
-        return tuple(output.numpy() for output in outputs)
+        try:
+            return tuple(output.resolve_conj().resolve_neg().numpy() for output in outputs)
+        except TypeError as problem:
+            raise InputTypeError(
+                "numpy has no such dtype as an output of this model", why=str(problem), fix="pass torch tensors"
+            ) from problem
 
     def run_bits(self, tensors: Sequence[Weight]) -> tuple[Weight, ...]:
         return tuple(map(as_weight, self._outputs([_as_torch(each) for each in tensors])))
@@ -62,21 +69,49 @@ class InterpretedEntry:
             else:
                 value = next(given)
                 inputs.append(value if not _is_size(self.exported, spec.arg.name) else int(value))
-        with torch.no_grad():
-            results = fx.Interpreter(program.module).run(*inputs)
+        updates: dict[str, torch.Tensor] = {}
         outputs: list[torch.Tensor] = []
-        for result, output in zip(results, program.signature.outputs, strict=True):
+        for result, output in zip(self._results(inputs), program.signature.outputs, strict=True):
             if output.kind in STATE_UPDATES:
-                self.state[self.state_names[str(output.target)]] = result.clone()
+                updates[self.state_names[str(output.target)]] = result
             elif isinstance(result, torch.Tensor):
-                outputs.append(result.clone())
+                outputs.append(result)
+        self.state.update(updates)
         return outputs
+
+    def _results(self, inputs: Sequence[Any]) -> list[Any]:
+        """What the program gives, in memory of its own."""
+        runner = _Runner(self.checked_module)
+        try:
+            with torch.no_grad():
+                results = runner.run(*inputs)
+                return [each.clone() if isinstance(each, torch.Tensor) else each for each in results]
+        except (IndexError, PrecastError):
+            raise
+        except NONSENSE as problem:
+            if "assert" in str(runner.at):
+                raise
+            raise damaged("the program in the file cannot be run on these inputs", str(problem)) from problem
+
+    @cached_property
+    def checked_module(self) -> fx.GraphModule:
+        return with_checked_calls(self.exported.program.module)
 
     def _state_tensor(self, target: str) -> torch.Tensor:
         """A tensor of the model's state, or one that only the program has: native code does not know its dtype."""
         return (
             self.state[self.state_names[target]] if target in self.state_names else self.exported.program.state[target]
         )
+
+
+class _Runner(fx.Interpreter):
+    """Knows what it is at."""
+
+    at: object = None
+
+    def run_node(self, node: fx.Node) -> Any:
+        self.at = node.target
+        return super().run_node(node)
 
 
 @dataclass(frozen=True)
@@ -116,6 +151,9 @@ def interpreted_entries(package: Package) -> tuple[list[InterpretedEntry], Torch
         exported = program_in(package, member=entry.program, check_weights=False)
         if not set(entry.state_names.values()) <= state.keys():
             raise damaged(f"the program of {entry.name!r} reads state that the file does not have", "names differ")
+        updated = [str(spec.target) for spec in exported.program.signature.outputs_of(*STATE_UPDATES)]
+        if not set(updated) <= entry.state_names.keys():
+            raise damaged(f"the program of {entry.name!r} updates state that the model does not have", "names differ")
         _check_interface(entry.interface, exported)
         entries.append(InterpretedEntry(entry.interface, exported, state, dict(entry.state_names)))
     return entries, TorchState(state)
@@ -166,6 +204,10 @@ def _from_numpy(array: Any) -> torch.Tensor:
 
 
 def _as_torch(weight: Weight) -> torch.Tensor:
-    """A copy: state changes, and a file's memory may not be written to."""
-    tensor = torch.from_numpy(np.array(weight.carrier))
+    """A copy: state changes, and a file's memory may not be written to. Elements that repeat are not written out."""
+    carrier = weight.carrier
+    steps = [stride // carrier.itemsize for stride in carrier.strides]
+    length = 1 + sum((size - 1) * step for size, step in zip(carrier.shape, steps, strict=True)) if carrier.size else 0
+    memory = np.lib.stride_tricks.as_strided(carrier, (length,), (carrier.itemsize,))
+    tensor = torch.from_numpy(np.array(memory)).as_strided(carrier.shape, steps)
     return tensor.view(torch.bfloat16) if weight.dtype == "bf16" else tensor

@@ -10,8 +10,9 @@ import torch
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from precast.artifact.schema import damaged
-from precast.errors import ArtifactError
+from precast.errors import ArtifactError, ExportError
 from precast.export.verifier import ALLOWED_HIGHER_ORDER
+from precast.ops.operators_in_files import may_be_called_by_files
 
 _OPERATOR = re.compile(r"([A-Za-z_]\w*)\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)")
 _PLAIN_NAMES = {
@@ -26,9 +27,6 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     if hasattr(module, name)
 }
 _PLAIN |= {"round": round, "autocast.enter": _enter_autocast, "autocast.exit": _exit_autocast}
-# Operators that read or write files, or memory that no tensor owns: a program from a file may not reach for them.
-_REFUSED = frozenset({"aten.save", "aten.from_file"})
-_REFUSED_NAMESPACES = frozenset({"prim", "debugprims", "inductor", "profiler"})
 _NAMES = {function: name for name, function in _PLAIN.items()}
 
 
@@ -36,6 +34,12 @@ def target_to_json(target: Any) -> str:
     """``aten.add.Tensor``, ``higher_order.cond``, or the name of a plain function."""
     if isinstance(target, torch._ops.OpOverload):
         namespace, name = target._schema.name.split("::")
+        if not may_be_called_by_files(namespace, name):
+            raise ExportError(
+                f"A program that calls {target} cannot be saved.",
+                why="files may call operators that are known to check their arguments, and this one is not",
+                fix="Use public operators of torch, or decompose it: program.run_decompositions().",
+            )
         return f"{namespace}.{name}.{target._overloadname}"
     if isinstance(target, torch._ops.HigherOrderOperator):
         return f"higher_order.{target._name}"
@@ -57,8 +61,8 @@ def target_from_json(name: str) -> Callable[..., Any]:
     if match is None:
         raise damaged(f"the program calls {name[:100]!r}", "that is no name of an operator")
     namespace, packet, overload = match.groups()
-    if namespace in _REFUSED_NAMESPACES or f"{namespace}.{packet}" in _REFUSED:
-        raise damaged(f"the program calls {name!r}", "it reaches beyond the program's own tensors")
+    if not may_be_called_by_files(namespace, packet):
+        raise damaged(f"the program calls {name!r}", "it might reach beyond the program's own tensors")
     try:
         operator_found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     except (AttributeError, RuntimeError) as problem:
