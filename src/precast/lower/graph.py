@@ -282,6 +282,12 @@ def _result_of(value: torch.Tensor, node: fx.Node) -> Result:
     return Result(dtype, to_indices(tuple(value.shape)), to_strides(tuple(value.stride())))
 
 
+def _example(value: object, dimension: int | None) -> int | None:
+    """What a number, or a tensor's size, was when it was traced, if it was anything."""
+    size = value.shape[dimension] if isinstance(value, torch.Tensor) and dimension is not None else value
+    return int(size.node.hint) if isinstance(size, torch.SymInt) and size.node.has_hint() else None
+
+
 def _size_sources(graph_module: fx.GraphModule, inputs: list[Buffer]) -> tuple[SizeSource, ...]:
     """For each dynamic size, the first input that is it, or has a dimension that is it."""
     placeholders = {node.name: node for node in graph_module.graph.nodes if node.op == "placeholder"}
@@ -292,7 +298,8 @@ def _size_sources(graph_module: fx.GraphModule, inputs: list[Buffer]) -> tuple[S
         for dimension, size in (*own, *enumerate(buffer.shape)):
             match size.terms:
                 case (((Symbol(name),), 1),):
-                    sources.setdefault(name, SizeSource(name, position, dimension))
+                    example = _example(value, dimension)
+                    sources.setdefault(name, SizeSource(name, position, dimension, example=example))
     used = {each.name for buffer in inputs for size in buffer.shape for each in atoms(size) if isinstance(each, Symbol)}
     assert used <= set(sources), f"sizes {sorted(used - set(sources))} are no dimension of any input"
     return tuple(sources[name] for name in sorted(sources))

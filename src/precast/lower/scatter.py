@@ -20,7 +20,7 @@ from precast.ir.loops.program import Check, Store
 from precast.ir.loops.routines import SCAN_KINDS
 from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
 from precast.lower.builder import Builder, Indices, Operand, Result, broadcast_indices, element, is_floating, math_dtype
-from precast.lower.conditions import all_of, check_bounds, out_of_bounds, place, sure_place
+from precast.lower.conditions import all_of, check_bounds, out_of_bounds, place
 from precast.lower.indexing import OUT_OF_RANGE, advanced, check_indices, has_mask
 from precast.lower.registry import DECLINED, Lowered, lowering
 from precast.lower.view import place_in_memory, reshaped_indices
@@ -340,21 +340,22 @@ def _masked_put(
         return DECLINED
     compute = math_dtype(source.dtype)
     chosen_rank = len(source.shape) - rank + 1
-    counts = _running_count(builder, mask, values, len(source.shape) - dim - rank)
+    trailing = len(source.shape) - dim - rank
+    counts = _running_count(builder, mask, values, trailing)
 
     def formula(at: Indices) -> Scalar:
         own = at[dim : dim + rank]
-        is_chosen = cast(Load(mask, own), "bool")
-        turn = constant(0)
+        is_chosen = is_read = cast(Load(mask, own), "bool")
+        turn, shown = constant(0), _without_leading_ones(values, chosen_rank)
         if counts is not None:
-            size = counts.shape[0]
-            count = Load(counts, reshaped_indices((size,), mask.shape, own))
-            turn = sure_place("turn", apply("maximum", count - 1, Constant(0, "i64")), size)
+            count = Load(counts, reshaped_indices((counts.shape[0],), mask.shape, own))
+            # That there are as many values is checked, but not always before they are read.
+            found = place("turn", count - 1, shown.shape[len(shown.shape) - trailing - 1])
+            turn, is_read = found.index, all_of(is_chosen, found.is_inside)
         where = (*at[:dim], turn, *at[dim + rank :])
         assert len(where) == chosen_rank
-        shown = _without_leading_ones(values, chosen_rank)
         places = broadcast_indices(shown.shape, where)
-        new = cast(Load(shown, places, is_chosen), compute)
+        new = cast(Load(shown, places, is_read), compute)
         old = element(source, at, compute)
         return apply("where", is_chosen, old + new if accumulate else new, old)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from precast.ir.loops.buffers import Buffer, View
@@ -228,7 +228,7 @@ Step = Kernel | KernelGroup | LibraryCall | FallbackStep | Check
 class SizeSource:
     """Where a dynamic size is read at the call: a dimension of input number `position`, or, with None, its value.
 
-    What is read there is `factor` times the size, plus `offset`.
+    What is read there is `factor` times the size, plus `offset`. `example` is what the size was when it was traced.
     """
 
     symbol: str
@@ -236,6 +236,7 @@ class SizeSource:
     dimension: int | None
     factor: int = 1
     offset: int = 0
+    example: int | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

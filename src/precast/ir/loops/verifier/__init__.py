@@ -23,10 +23,11 @@ from precast.ir.loops.program import Check, Kernel, KernelGroup, LibraryCall, Lo
 from precast.ir.loops.verifier.bounds import outside
 from precast.ir.loops.verifier.calls import misfits
 from precast.ir.loops.verifier.dependences import conflicts
-from precast.ir.loops.verifier.lifetimes import confused, misordered, overlapping, unclear
+from precast.ir.loops.verifier.enumeration import Sizes
+from precast.ir.loops.verifier.lifetimes import confused, examples_of, misordered, overlapping, unclear
 from precast.ir.loops.verifier.structure import misused
 
-KERNEL_RULES: tuple[Callable[[Kernel], Iterator[str]], ...] = (misused, outside, conflicts)
+KERNEL_RULES: tuple[Callable[[Kernel, Sizes], Iterator[str]], ...] = (misused, outside, conflicts)
 MOST_FAULTS = 8
 
 
@@ -36,9 +37,12 @@ class IllegalLoopProgramError(AssertionError):
 
 def verify_loops(program: LoopProgram, *, after: str, before: LoopProgram | None = None) -> None:
     """Raise if a rule is broken, naming what ran last; `before` is the program whose buffers were given to others."""
+    examples = examples_of(program)
     for step in program.steps:
         if step not in _right:
-            _refuse(faults_of(step), f"{program.name}, after {after}, at {step.name}", partial(print_step, step))
+            _refuse(
+                faults_of(step, examples), f"{program.name}, after {after}, at {step.name}", partial(print_step, step)
+            )
             _right.add(step)
     _refuse(misordered(program), f"{program.name}, after {after}")
     if before is not None:
@@ -54,17 +58,17 @@ def verify_plan(program: LoopProgram, plan: Plan) -> None:
 _right: WeakSet[Step] = WeakSet()
 
 
-def faults_of(step: Step) -> Iterator[str]:
+def faults_of(step: Step, examples: Sizes) -> Iterator[str]:
     """The rules that one step breaks by itself."""
     match step:
         case Kernel():
             for rule in KERNEL_RULES:
-                yield from rule(step)
+                yield from rule(step, examples)
         case KernelGroup(_, members):
             for member in members:
-                yield from faults_of(member)
+                yield from faults_of(member, examples)
         case LibraryCall():
-            yield from misfits(step)
+            yield from misfits(step, examples)
         case Check():
             yield from unclear(step)
 

@@ -8,11 +8,11 @@ from precast.ir.loops.index import Atom, Computed, Index, Symbol, Variable, atom
 from precast.ir.loops.program import Kernel
 from precast.ir.loops.scalars import Apply, Cast, Constant, IndexValue, Load, Named, Scalar
 from precast.ir.loops.verifier.accesses import Access, accesses_of
-from precast.ir.loops.verifier.enumeration import Grid, TooLargeError, sample_sizes
+from precast.ir.loops.verifier.enumeration import Grid, Sizes, TooLargeError, sample_sizes
 from precast.ir.loops.verifier.proofs import conjuncts, facts_of, is_proved
 
 
-def outside(kernel: Kernel) -> Iterator[str]:
+def outside(kernel: Kernel, examples: Sizes) -> Iterator[str]:
     """What is read or written outside of its buffer, or at places that nothing keeps inside."""
     for access in accesses_of(kernel):
         if len(access.what.indices) != len(access.buffer.shape):
@@ -23,22 +23,22 @@ def outside(kernel: Kernel) -> Iterator[str]:
             yield f"{access} uses {', '.join(sorted(each.name for each in loose))} outside of any such loop"
             continue
         for dim, (index, size) in enumerate(zip(access.what.indices, access.buffer.shape, strict=True)):
-            yield from _outside(access, dim, index, size)
+            yield from _outside(access, dim, index, size, examples)
 
 
-def _outside(access: Access, dim: int, index: Index, size: Index) -> Iterator[str]:
+def _outside(access: Access, dim: int, index: Index, size: Index, examples: Sizes) -> Iterator[str]:
     guard = access.what.guard
     for each in index.computed:
         if not each.is_certain and not _is_guarded(each, guard):
             yield f"{access}: nothing keeps {each.name} below {each.extent}"
     facts = facts_of(guard)
     is_inside = is_proved(index, facts) and is_proved(size - index - 1, facts)
-    if not is_inside and _is_ever_outside(access, index, size):
+    if not is_inside and _is_ever_outside(access, index, size, examples):
         yield f"{access} leaves dimension {dim}, which has size {size}"
 
 
-def _is_ever_outside(access: Access, index: Index, size: Index) -> bool:
-    """Whether some iteration leaves a dimension; where sizes are dynamic, for every choice of them."""
+def _is_ever_outside(access: Access, index: Index, size: Index, examples: Sizes) -> bool:
+    """Whether some iteration leaves a dimension, for every choice of dynamic sizes."""
     stand_ins: dict[Atom, Index] = {each: atom(Variable(f"{each.name}?", each.extent)) for each in index.computed}
     index = substitute(index, stand_ins)
     variables = [each for each in atoms(index) if isinstance(each, Variable)]
@@ -46,7 +46,7 @@ def _is_ever_outside(access: Access, index: Index, size: Index) -> bool:
     symbols = sorted({each.name for part in (index, size, *(one.extent for one in variables)) for each in atoms(part)
                       if isinstance(each, Symbol)})  # fmt: skip
     found = False
-    for sizes in sample_sizes(symbols):
+    for sizes in sample_sizes(symbols, examples):
         try:
             grid = Grid(variables, sizes)
         except TooLargeError:

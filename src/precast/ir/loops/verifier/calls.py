@@ -3,44 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from precast.ir.loops.buffers import View
-from precast.ir.loops.index import Index, Symbol, atoms, constant, product
+from precast.ir.loops.index import Atom, Index, Symbol, atoms, constant, product, substitute
 from precast.ir.loops.program import FINISHES, LibraryCall
-from precast.ir.loops.verifier.enumeration import Grid, sample_sizes
+from precast.ir.loops.verifier.enumeration import Grid, Sizes, sample_sizes
 from precast.ir.loops.verifier.proofs import is_proved
 
 Views = Sequence[View]
 Shape = tuple[Index, ...]
 
 
-def misfits(call: LibraryCall) -> Iterator[str]:
+def misfits(call: LibraryCall, examples: Sizes) -> Iterator[str]:
     """What a routine cannot be called with."""
     for view in (*call.inputs, *call.outputs):
-        if _leaves(view):
+        if _leaves(view, examples):
             place = f"{_text(view.shape)} by {_text(view.strides)} from {view.offset}"
             yield f"a view of {view.buffer.name} leaves it: {place}"
     rule = _RULES.get(call.routine)
     if rule is None:
         yield f"there is no routine {call.routine}"
         return
-    if not rule(call.own_inputs, call.outputs, call.numbers):
+    inputs, outputs = ([_resolved(view, examples) for view in views] for views in (call.own_inputs, call.outputs))
+    if not rule(inputs, outputs, call.numbers):
         given, written = (", ".join(map(_described, views)) for views in (call.own_inputs, call.outputs))
         yield f"{call.routine} does not take {given} and write {written}"
-    yield from _misfitting_finishes(call)
+    yield from _misfitting_finishes(call, examples)
 
 
-def _misfitting_finishes(call: LibraryCall) -> Iterator[str]:
+def _misfitting_finishes(call: LibraryCall, examples: Sizes) -> Iterator[str]:
     for finishes, whole in ((call.prologue, call.inputs[0]), (call.epilogue, call.outputs[0])):
         for each in finishes:
             if (each.operand is None) != (FINISHES[each.operation] == 1):
                 yield f"{each.operation} has the wrong number of operands"
-            elif each.operand is not None and call.inputs[each.operand].shape != whole.shape:
+            elif each.operand is not None and not _is_alike(call.inputs[each.operand], whole, examples):
                 yield f"{each.operation} takes {_described(call.inputs[each.operand])} for {_described(whole)}"
 
 
-def _leaves(view: View) -> bool:
-    """Whether a view reaches outside its buffer; where sizes are dynamic, for every choice of them."""
+def _is_alike(first: View, second: View, examples: Sizes) -> bool:
+    return _resolved(first, examples).shape == _resolved(second, examples).shape
+
+
+def _resolved(view: View, examples: Sizes) -> View:
+    """The view with its shape as it was when the program was traced: sizes may be equal that are written otherwise."""
+    values: dict[Atom, Index] = {Symbol(name): constant(size) for name, size in examples.items()}
+    return replace(view, shape=tuple(substitute(size, values) for size in view.shape)) if values else view
+
+
+def _leaves(view: View, examples: Sizes) -> bool:
+    """Whether a view reaches outside its buffer, for every choice of dynamic sizes."""
     pairs = list(zip(view.shape, view.strides, strict=True))
     facts = tuple(size - 1 for size in view.shape if size.constant is None)
     if any(size == constant(0) for size in view.shape):
@@ -55,7 +67,7 @@ def _leaves(view: View) -> bool:
         return False
     parts = (*view.shape, *view.strides, view.offset, *view.buffer.shape, *view.buffer.strides)
     symbols = sorted({each.name for part in parts for each in atoms(part) if isinstance(each, Symbol)})
-    grids = (Grid((), sizes) for sizes in sample_sizes(symbols))
+    grids = (Grid((), sizes) for sizes in sample_sizes(symbols, examples))
     return all(grid.number(first) < 0 or grid.number(last) > grid.number(end) for grid in grids
                if grid.number(product(view.shape)) > 0)  # fmt: skip
 

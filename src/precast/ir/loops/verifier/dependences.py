@@ -14,21 +14,25 @@ from precast.ir.loops.verifier.enumeration import Grid, Numbers, Sizes, TooLarge
 from precast.ir.loops.verifier.regions import fills, is_injective
 
 
-def conflicts(kernel: Kernel) -> Iterator[str]:
+def conflicts(kernel: Kernel, examples: Sizes) -> Iterator[str]:
     """Elements that one iteration writes and another one touches."""
     for buffer in kernel.written:
         mine = [each for each in accesses_of(kernel) if each.buffer == buffer]
         stores = [each for each in mine if isinstance(each.what, Store) and each.what.is_plain]
         for store in stores:
-            if not is_injective(store.offset, store.variables) and _meet(store, store, store.variables):
+            if not is_injective(store.offset, store.variables) and _meet(store, store, store.variables, examples):
                 yield f"{store} is written in more than one iteration"
             for other in mine:
                 shared = tuple(variable for loop in store.loops_with(other) for variable in loop.variables)
-                if other is not store and not _stay_apart(store, other, shared) and _meet(store, other, shared):
+                if (
+                    other is not store
+                    and not _stay_apart(store, other, shared)
+                    and _meet(store, other, shared, examples)
+                ):
                     yield f"one iteration writes {store}, another one {'writes' if other.is_store else 'reads'} {other}"
 
 
-def unwritten(kernel: Kernel, known: frozenset[Buffer]) -> Iterator[str]:
+def unwritten(kernel: Kernel, known: frozenset[Buffer], examples: Sizes) -> Iterator[str]:
     """What is read before the kernel itself wrote it; `known` are the buffers that were written before."""
     made = [each for each in kernel.written if each not in known]
     accesses = accesses_of(kernel)
@@ -36,15 +40,15 @@ def unwritten(kernel: Kernel, known: frozenset[Buffer]) -> Iterator[str]:
         stores = [each for each in accesses if each.buffer == buffer and each.is_store]
         for load in (each for each in accesses if each.buffer == buffer and not each.is_store):
             before = [each for each in stores if each.place < load.place]
-            if not any(_feeds(store, load) for store in before) and not _feed_together(before, load):
+            if not any(_feeds(store, load) for store in before) and not _feed_together(before, load, examples):
                 yield f"{load} is read before it is written"
 
 
-def fully_written(kernel: Kernel, buffer: Buffer) -> bool:
+def fully_written(kernel: Kernel, buffer: Buffer, examples: Sizes) -> bool:
     """Whether the kernel writes every element of a buffer, as far as that can be told."""
     stores = [each for each in accesses_of(kernel) if each.buffer == buffer and each.is_store]
     plain = [each for each in stores if isinstance(each.what, Store) and each.what.is_plain]
-    return any(map(fills, plain)) or _fill_together(plain, buffer)
+    return any(map(fills, plain)) or _fill_together(plain, buffer, examples)
 
 
 def _stay_apart(store: Access, other: Access, shared: Sequence[Variable]) -> bool:
@@ -98,12 +102,12 @@ def _symbols(accesses: Sequence[Access]) -> list[str]:
     return sorted({each.name for part in parts for each in atoms(part) if isinstance(each, Symbol)})
 
 
-def _meet(store: Access, other: Access, shared: Sequence[Variable]) -> bool:
-    """Whether two iterations of the shared variables meet; where sizes are dynamic, for every choice of them."""
+def _meet(store: Access, other: Access, shared: Sequence[Variable], examples: Sizes) -> bool:
+    """Whether two iterations of the shared variables meet, for every choice of dynamic sizes."""
     if other.offset.computed or store.offset.computed:
         return True
     found = False
-    for sizes in sample_sizes(_symbols([store, other])):
+    for sizes in sample_sizes(_symbols([store, other]), examples):
         try:
             is_met = _meets(store, other, shared, sizes)
         except TooLargeError:
@@ -138,14 +142,14 @@ def _iteration(grid: Grid, shared: Sequence[Variable]) -> Numbers:
     return grid.numbers(number).ravel()
 
 
-def _feed_together(stores: Sequence[Access], load: Access) -> bool:
+def _feed_together(stores: Sequence[Access], load: Access, examples: Sizes) -> bool:
     """Whether stores wrote all that a load reads, for some choice of dynamic sizes; True where nobody can tell."""
     accesses = [*stores, load]
     if not stores:
         return False
     if any(each.offset.computed for each in accesses):
         return any(isinstance(each.what, Store) and each.what.is_plain for each in stores)
-    for sizes in sample_sizes(_symbols(accesses)):
+    for sizes in sample_sizes(_symbols(accesses), examples):
         try:
             if _is_fed(stores, load, sizes):
                 return True
@@ -169,11 +173,11 @@ def _is_fed(stores: Sequence[Access], load: Access, sizes: Sizes) -> bool:
     return not missing.any()
 
 
-def _fill_together(stores: Sequence[Access], buffer: Buffer) -> bool:
+def _fill_together(stores: Sequence[Access], buffer: Buffer, examples: Sizes) -> bool:
     """Whether stores write all elements together, for some choice of dynamic sizes; True where nobody can tell."""
     if not stores:
         return False
-    for sizes in sample_sizes(_symbols(stores)):
+    for sizes in sample_sizes(_symbols(stores), examples):
         try:
             whole = Grid((), sizes)
             dims = [Variable(f"d{dim}", size) for dim, size in enumerate(buffer.shape)]

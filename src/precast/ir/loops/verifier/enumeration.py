@@ -1,6 +1,6 @@
 """Addresses of accesses as plain numbers, for what no proof was found of.
 
-Where sizes are dynamic, some stand for all: something that goes wrong for every choice of them is wrong.
+Where sizes are dynamic, those of the example stand for all: what goes wrong for them is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from precast.ir.loops.verifier.proofs import conjuncts
 MOST_POINTS = 1 << 18
 """Loops of more iterations are not walked through."""
 SAMPLES = (8, 12, 64, 30, 7, 16)
-"""Numbers that dynamic sizes take in turn."""
+"""Numbers that sizes take in turn of which there is no example: what goes wrong for every choice is wrong."""
 
 Numbers = numpy.ndarray[Any, Any]
 Sizes = Mapping[str, int]
@@ -28,15 +28,17 @@ class TooLargeError(Exception):
     """There are more iterations than are worth walking through."""
 
 
-def sample_sizes(symbols: Sequence[str]) -> Iterator[Sizes]:
-    """Choices for dynamic sizes: all equal, then all different; one empty choice where there are none."""
-    if not symbols:
-        yield {}
+def sample_sizes(symbols: Sequence[str], examples: Sizes) -> Iterator[Sizes]:
+    """Choices for dynamic sizes: those of the example, or, of sizes that had none, all equal and then all different."""
+    known = {name: examples[name] for name in symbols if name in examples}
+    unknown = [name for name in symbols if name not in examples]
+    if not unknown:
+        yield known
         return
     for each in SAMPLES:
-        yield dict.fromkeys(symbols, each)
+        yield known | dict.fromkeys(unknown, each)
     for turn in range(len(SAMPLES)):
-        yield {name: SAMPLES[(turn + number) % len(SAMPLES)] for number, name in enumerate(symbols)}
+        yield known | {name: SAMPLES[(turn + number) % len(SAMPLES)] for number, name in enumerate(unknown)}
 
 
 class Grid:

@@ -16,10 +16,16 @@ from precast.ir.loops.program import (
     Plan,
     Step,
     read_by,
+    stores_of,
     written_by,
 )
 from precast.ir.loops.verifier.dependences import fully_written, unwritten
-from precast.ir.loops.verifier.enumeration import Grid, sample_sizes
+from precast.ir.loops.verifier.enumeration import Grid, Sizes, sample_sizes
+
+
+def examples_of(program: LoopProgram) -> Sizes:
+    """What dynamic sizes were when the program was traced."""
+    return {source.symbol: source.example for source in program.sizes if source.example is not None}
 
 
 def misordered(program: LoopProgram) -> Iterator[str]:
@@ -32,7 +38,7 @@ def misordered(program: LoopProgram) -> Iterator[str]:
     state = _Written(program)
     for step in program.steps:
         for kernel in _kernels(step):
-            yield from (f"{step.name}: {each}" for each in unwritten(kernel, frozenset(state.whole)))
+            yield from (f"{step.name}: {each}" for each in unwritten(kernel, frozenset(state.whole), state.examples))
         for buffer in set(read_by(step)) - _made_by(step, state.whole):
             if not state.is_whole(buffer):
                 yield f"{step.name} reads {buffer.name} before all of it is written"
@@ -66,6 +72,7 @@ class _Written:
 
     def __init__(self, program: LoopProgram):
         self.inputs = set(program.inputs)
+        self.examples = examples_of(program)
         self.whole = set(program.inputs)
         self.counts: dict[Buffer, Index] = {}
 
@@ -73,14 +80,16 @@ class _Written:
         return buffer in self.whole or any(size.constant == 0 for size in buffer.shape)
 
     def is_rewritten(self, step: Step, buffer: Buffer) -> bool:
-        """Whether a step writes what was whole before, and is not the one that reads it last."""
-        return buffer in self.whole and buffer not in self.inputs and buffer not in read_by(step)
+        """Whether a step replaces what was whole before, and neither reads it last nor changes parts of it."""
+        stores = [store for kernel in _kernels(step) for store in stores_of(kernel.body) if store.buffer == buffer]
+        changes = any(not store.is_plain for store in stores)
+        return buffer in self.whole and buffer not in self.inputs and buffer not in read_by(step) and not changes
 
     def run(self, step: Step) -> None:
         match step:
             case Kernel() | KernelGroup():
                 for kernel in _kernels(step):
-                    self.whole.update(each for each in kernel.written if fully_written(kernel, each))
+                    self.whole.update(each for each in kernel.written if fully_written(kernel, each, self.examples))
             case LibraryCall(outputs=outputs):
                 for view in outputs:
                     # Routines write disjoint parts: images of a batch.
@@ -135,7 +144,7 @@ def overlapping(program: LoopProgram, plan: Plan) -> Iterator[str]:
         return
     parts = (plan.arena_size, *(part for each in lives for part in (plan.offsets[each], each.byte_size)))
     symbols = sorted({each.name for part in parts for each in atoms(part) if isinstance(each, Symbol)})
-    for sizes in sample_sizes(symbols):
+    for sizes in sample_sizes(symbols, examples_of(program)):
         grid = Grid((), sizes)
         placed = sorted(((grid.number(plan.offsets[each]), grid.number(each.byte_size), each) for each in lives),
                         key=lambda place: place[:2])  # fmt: skip

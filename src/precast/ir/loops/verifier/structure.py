@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from precast.ir.loops.program import Kernel, Loop, Statement, Store
 from precast.ir.loops.scalars import Accumulator
+from precast.ir.loops.verifier.enumeration import Sizes
 
 
-def misused(kernel: Kernel) -> Iterator[str]:
+def misused(kernel: Kernel, examples: Sizes) -> Iterator[str]:
     """Values of a wrong type, and accumulators in a wrong place."""
     yield from _misused(kernel.body, frozenset(), set())
 
