@@ -177,6 +177,8 @@ class Builder:
     ) -> Buffer:
         """Call a routine that adds up products; in single precision for float16, which few processors multiply."""
         result = result or self.result
+        types = {each.dtype for each in inputs}
+        assert len(types) == 1, f"{self.origin}: {routine} multiplies {sorted(types)}: tracing must refuse that"
         if result.dtype != "f16":
             (product,) = self.call(routine, inputs, numbers, [result])
             return product

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from precast.errors import CaptureError
 from precast.ops.elementwise_strides import eager_strides
 from precast.tracing.certain_answers import CertainAnswers
+from precast.tracing.eager_types import checking_dispatch
 from precast.tracing.least_squares import fake_lstsq
 from precast.tracing.storages import refuse_operators_on_storages
 
@@ -48,7 +49,6 @@ _ELEMENTWISE = {
     _aten.logaddexp.default, _aten.logaddexp2.default, _aten.logical_and.default, _aten.logical_or.default,
     _aten.logical_xor.default,
 }  # fmt: skip
-_NOT_OF_BOOL = {_aten.argmax.default, _aten.argmin.default}
 
 
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
@@ -57,7 +57,8 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     It is torch's own class, as control-flow operators find their rule by the exact class of a mode.
     """
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
-    mode.dispatch = partial(_dispatch, mode, mode.dispatch, CertainAnswers())  # type: ignore[method-assign]
+    dispatch = partial(_dispatch, mode, mode.dispatch, CertainAnswers())
+    mode.dispatch = checking_dispatch(dispatch, mode)  # type: ignore[method-assign]
     return mode
 
 
@@ -89,9 +90,6 @@ def _dispatch(
             why="torch cannot record gradients of fake tensors in the CSR, CSC, BSR and BSC layouts",
             fix="Compress under no_grad, or use to_sparse().",
         )
-    if func in _NOT_OF_BOOL and args[0].dtype is torch.bool:
-        # What eager says; without data, torch takes it.
-        raise RuntimeError(f"{func._schema.name.removeprefix('aten::')}(): does not support bool input")
     result = original(func, types, args, kwargs)
     certain.note(func, args, result)
     if func in _BATCH_NORMS or func in _BATCH_NORM_GRADIENTS:

@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from precast.ir.node_meta import set_value, value_of
 from precast.ir.signature import ArgumentSpec, ConstantArgument, SymIntArgument, TensorArgument
+from precast.tracing.eager_types import checking_decompositions
 from precast.tracing.fake_mode import dispatch_for
 from precast.tracing.flat_function import FlatFunction as FlatFunction
 from precast.tracing.provenance import link_backward_nodes, recorded_provenance
@@ -41,7 +42,7 @@ def trace(
     with mode, dispatch_for(inputs), recorded_provenance(dict(module_names or {})):
         module = make_fx(
             flat,
-            decomposition_table=dict(decompositions or {}),
+            decomposition_table=checking_decompositions(decompositions or {}),
             pre_dispatch=pre_dispatch,
             _allow_non_fake_inputs=True,
             # A guard on data that only running gives is reported by ShapeEnv with the user's line.

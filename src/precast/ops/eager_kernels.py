@@ -1,0 +1,318 @@
+"""Asks eager's kernels which types of operands they take, on tensors of a few elements.
+
+Fake tensors check sizes, and leave most types unchecked: only the kernels look at those. A kernel that refuses some
+types, whatever the data are, and takes others of the same sizes, refuses the types.
+
+Before: ``mm(f64[800, 300], f32[300, 100])`` on fake tensors gives ``f64[800, 100]``.
+After:  eager says of ``mm(f64[8, 8], f32[8, 8])`` that its operands must have the same type, and so do we.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import torch
+from torch._dispatch.python import no_python_dispatcher
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from precast.ops.facts import Fact, facts_of_op, op_name
+
+SMALL, SMALL_OF_MANY_DIMS = 8, 2
+ELEMENTS = 2**18
+"""Up to so many, a call is made with the sizes it has where small ones are refused whatever the types are."""
+VERDICTS = 20_000
+
+_NOT_ASKED = frozenset({Fact.VIEW, Fact.EFFECTFUL, Fact.CREATION, Fact.WORKSPACE})
+# They follow the numbers in their operands without a look at them.
+_TRUSTING = frozenset({"aten::linalg_lu_solve", "aten::linalg_ldl_solve"})
+# Operands that say where others are read or written, and those that say whether.
+_PLACES = frozenset({"index", "indices", "target", "targets", "offsets", "lengths", "sorter", "repeats"})
+_MASKS = frozenset({"mask", "condition"})
+_USUAL = {torch.float32, torch.float64}
+_PLAIN = (
+    bool, int, float, complex, str, type(None), torch.Generator, torch.dtype, torch.device, torch.layout,
+    torch.memory_format,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What eager says to a call that it does not make."""
+
+    kind: type[Exception]
+    text: str
+
+    def error(self) -> Exception:
+        return self.kind(self.text)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A tensor without its data; `is_listed` if it came in a list."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    device: str
+    is_listed: bool
+
+
+@dataclass(frozen=True)
+class _Size:
+    """A whole number that is or may be a size."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of `op`; `arguments` hold operands, sizes, plain values and tuples of those, by name."""
+
+    op: OpOverload
+    arguments: tuple[tuple[str, object], ...]
+
+    def operands(self) -> list[_Operand]:
+        return [leaf for leaf in _leaves(self.arguments) if isinstance(leaf, _Operand)]
+
+
+Retyping = Callable[[_Operand], torch.dtype]
+Answer = Refusal | tuple[torch.dtype, ...]
+"""Eager's word about a call: why it refuses it, or the types of its results."""
+
+_decided: dict[object, Answer] = {}
+_undecided: set[_Call] = set()
+
+
+def eager_answer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer | None:
+    """What eager says of operands of these types: why it refuses them, or which types its results have.
+
+    The operands may be fake: nobody looks at their data. None where the types cannot be told from the rest.
+    """
+    if not _may_be_asked(op):
+        return None
+    try:
+        kind = (op, *map(_kind, args), *((name, _kind(value)) for name, value in kwargs.items()))
+        if kind in _decided:
+            return _decided[kind]
+        call = _described(op, args, kwargs)
+    except _UnknownArgumentError:
+        return None
+    if call in _undecided or not _can_be_asked(call):
+        return None
+    if len(_decided) + len(_undecided) > VERDICTS:
+        _decided.clear()
+        _undecided.clear()
+    with _aside():
+        answers = (_ask(each) for each in _with_sizes_to_try(call))
+        answer = next((each for each in answers if each is not None), None)
+    if answer is None:
+        _undecided.add(call)
+    else:
+        _decided[kind] = answer
+    return answer
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """While active, nobody records or hears what eager is asked, and generators are not moved."""
+    with _disable_current_modes(), no_python_dispatcher(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@cache
+def _may_be_asked(op: OpOverload) -> bool:
+    """Kernels of torch itself compute results from their operands, which they check, and do nothing else."""
+    return op.namespace == "aten" and facts_of_op(op).isdisjoint(_NOT_ASKED) and op_name(op) not in _TRUSTING
+
+
+class _UnknownArgumentError(Exception):
+    """An argument of a kind that cannot be made again."""
+
+
+def _kind(value: object) -> object:
+    """What arguments have in common of which eager takes all or none: everything but sizes."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_quantized:
+            raise _UnknownArgumentError
+        return value.dtype, value.ndim, any(_number(size) == 0 for size in value.shape), value.device.type
+    if isinstance(value, list | tuple):
+        return tuple(map(_kind, value))
+    if isinstance(value, torch.SymInt):
+        return int, _number(value)
+    if not isinstance(value, _PLAIN):
+        raise _UnknownArgumentError
+    return type(value), value
+
+
+def _described(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call:
+    schema = op._schema.arguments
+    given = [*zip(schema, args, strict=False), *((each, kwargs[each.name]) for each in schema if each.name in kwargs)]
+    return _Call(op, tuple((each.name, _describe(each.name, str(each.type), value)) for each, value in given))
+
+
+def _can_be_asked(call: _Call) -> bool:
+    """Whether asking is safe: gradients, which trust their operands to fit together, are asked of unusual types alone.
+
+    Kernels of other processors are not asked: they fail later than they are called.
+    """
+    operands = call.operands()
+    if not operands or any(operand.device != "cpu" for operand in operands):
+        return False
+    if not _is_gradient(call.op):
+        return True
+    is_usual = len({operand.dtype for operand in operands if not _tells_places(operand)} - _USUAL) == 0
+    is_mixed = len({operand.dtype for operand in operands if operand.dtype.is_floating_point}) > 1
+    return (is_mixed or not is_usual) and not any(0 in operand.shape for operand in operands)
+
+
+def _tells_places(operand: _Operand) -> bool:
+    return operand.name in _PLACES and operand.dtype is torch.int64
+
+
+def _describe(name: str, kind: str, value: object, *, is_listed: bool = False) -> object:
+    if isinstance(value, torch.Tensor):
+        return _Operand(name, value.dtype, tuple(map(_number, value.shape)), value.device.type, is_listed)
+    if isinstance(value, list | tuple):
+        return tuple(_describe(name, kind, each, is_listed=True) for each in value)
+    if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
+        return _Size(_number(value)) if "number" not in kind else _number(value)
+    return None if isinstance(value, torch.Generator) else value
+
+
+def _number(value: int | torch.SymInt) -> int:
+    if isinstance(value, torch.SymInt):
+        if not value.node.has_hint():
+            raise _UnknownArgumentError
+        return int(value.node.hint)
+    return value
+
+
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, tuple):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
+
+
+def _with_sizes_to_try(call: _Call) -> Iterator[_Call]:
+    """The call with small sizes, equal where they were; with its own if those are not large.
+
+    Gradients trust their sizes to be those of the forward, so these are not changed.
+    """
+    operands = call.operands()
+    limit = SMALL if all(len(operand.shape) <= 5 for operand in operands) else SMALL_OF_MANY_DIMS
+    small = _Call(call.op, tuple((name, _shrunk(value, limit)) for name, value in call.arguments))
+    if not _is_gradient(call.op):
+        yield small
+        if small == call:
+            return
+    if sum(prod(operand.shape) for operand in operands) <= ELEMENTS:
+        yield call
+
+
+def _shrunk(value: object, limit: int) -> object:
+    if isinstance(value, tuple):
+        return tuple(_shrunk(each, limit) for each in value)
+    if isinstance(value, _Operand):
+        shape = tuple(min(size, limit) for size in value.shape)
+        return _Operand(value.name, value.dtype, shape, value.device, value.is_listed)
+    return _Size(min(value.value, limit)) if isinstance(value, _Size) else value
+
+
+def _ask(call: _Call) -> Answer | None:
+    """Whether eager takes or refuses the types; None if it makes no such call, whatever the types are."""
+    refusals = {}
+    for fill in _fills(call):
+        answer = _answer(call, _own_type, fill)
+        if not isinstance(answer, Refusal):
+            return answer
+        refusals[fill] = answer
+    telling = {
+        refusals[fill]
+        for fill in refusals
+        if any(not isinstance(_answer(call, types, fill), Refusal) for types in _OTHER_TYPES)
+    }
+    # If it depends on the data what eager says, it is not about types.
+    return telling.pop() if len(telling) == 1 else None
+
+
+def _fills(call: _Call) -> tuple[int, ...]:
+    """Numbers to fill with what may be places; gradients trust theirs to be those of the forward: only the first is."""
+    return (0,) if _is_gradient(call.op) else (0, 1)
+
+
+@cache
+def _is_gradient(op: OpOverload) -> bool:
+    return "backward" in op_name(op)
+
+
+def _answer(call: _Call, types: Retyping, fill: int) -> Answer:
+    """What eager says to the call with whole numbers of `fill`, and ones elsewhere."""
+    made = [(name, _made(value, types, fill)) for name, value in call.arguments]
+    positional = {each.name for each in call.op._schema.arguments if not each.kwarg_only}
+    args = [value for name, value in made if name in positional]
+    try:
+        results = call.op(*args, **{name: value for name, value in made if name not in positional})
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        return Refusal(type(error), str(error))
+    return tuple(leaf.dtype for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor))
+
+
+def _made(value: object, types: Retyping, fill: int) -> object:
+    if isinstance(value, tuple):
+        return [_made(each, types, fill) for each in value]
+    if isinstance(value, _Size):
+        return value.value
+    if isinstance(value, torch.dtype):
+        return types(_Operand("dtype", value, (), "cpu", is_listed=False))
+    if not isinstance(value, _Operand):
+        return value
+    dtype = types(value)
+    if not dtype.is_floating_point and not dtype.is_complex:
+        return torch.full(value.shape, fill, dtype=dtype, device=value.device)
+    # Matrices that can be inverted and have roots.
+    is_square = len(value.shape) > 1 and value.shape[-1] == value.shape[-2]
+    made = torch.eye(value.shape[-1], device=value.device) if is_square else torch.ones((), device=value.device)
+    return made.to(dtype).expand(value.shape).contiguous()
+
+
+def _own_type(operand: _Operand) -> torch.dtype:
+    return operand.dtype
+
+
+def _usual_type_of_kind(operand: _Operand) -> torch.dtype:
+    if operand.dtype.is_complex:
+        return torch.complex64
+    if operand.dtype.is_floating_point:
+        return torch.float32
+    return operand.dtype if operand.dtype is torch.bool else torch.int64
+
+
+def _usual_type_of_role(operand: _Operand) -> torch.dtype:
+    if operand.name in _PLACES:
+        return operand.dtype if _may_be_mask(operand) else torch.int64
+    return torch.bool if operand.name in _MASKS else torch.float32
+
+
+def _may_be_mask(operand: _Operand) -> bool:
+    """Whether other types would mean a call of other sizes: places where a mask was, or the other way round."""
+    return operand.is_listed and operand.name in _PLACES and operand.dtype in (torch.bool, torch.uint8)
+
+
+def _fractions(operand: _Operand) -> torch.dtype:
+    return operand.dtype if _may_be_mask(operand) else torch.float32
+
+
+def _whole_numbers(operand: _Operand) -> torch.dtype:
+    return operand.dtype if _may_be_mask(operand) else torch.int64
+
+
+_OTHER_TYPES: tuple[Retyping, ...] = (_usual_type_of_kind, _usual_type_of_role, _fractions, _whole_numbers)
