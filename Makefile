@@ -4,6 +4,7 @@ WORKERS ?= 2
 BIN     := .venv/bin
 READY   := .venv/.ready
 READY_BENCH := .venv/.ready-bench
+READY_TIMM := .venv/.ready-timm
 FAST    := -m "not slow and not models and not gpu"
 TOPICS  ?= $(sort $(wildcard benchmarks/*.py))
 # What `make bench` measures; nothing given means all of it, with one thread.
@@ -54,6 +55,14 @@ test-torch: compiler $(TORCH_VENV)/.ready ## the tests that depend on torch most
 demo: compiler $(READY) ## the whole story: compile, train, package, run without torch
 	$(call say,demo)
 	@$(BIN)/python examples/demo.py
+
+.PHONY: architectures
+architectures: compiler $(READY_TIMM) ## judge every architecture of transformers and timm (hours; goes on where it ended), write the page
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.models.sweep $(if $(MODELS),--only $(MODELS))
+	@$(BIN)/python -m tests.models.sweep --table docs/architectures.md
+
+.PHONY: timm
+timm: $(READY_TIMM) ## install timm, for the tests of its models
 
 .PHONY: bench
 bench: compiler $(READY_BENCH) ## compare with the peers: MODELS= SETTINGS= CONTENDERS= THREADS= RUNS= MINUTES= QUICK=1 PUBLISH=1
@@ -112,4 +121,10 @@ $(TORCH_VENV)/.ready: pyproject.toml constraints.txt | $(TORCH_VENV)/bin/python
 $(READY_BENCH): $(READY)
 	$(call say,installing the peers to compare with)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+# Without what it asks for: torchvision would bring another torch.
+$(READY_TIMM): $(READY)
+	$(call say,installing timm)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -c constraints.txt timm
 	@touch $@

@@ -1,0 +1,257 @@
+"""What Precast makes of one model in one way of using it, compared with eager: a verdict and its reason.
+
+A way of using a model is a *mode*: ``forward`` and ``training`` (compiled, one call or one step), ``export`` (saved,
+loaded, run), ``package`` (native code in a file, run by ``precast.runtime``).
+"""
+
+import copy
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+import precast
+import precast.export
+import precast.runtime
+from precast.errors import PrecastError
+from tests.models.examples import Example, NotJudgedError
+
+SLOW_SECONDS = 60
+"""Of processor time, that of the C++ compiler included: what making a tiny model of few layers may take."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``equal`` to eager, ``refused`` with a PrecastError, ``wrong``, ``failed`` with any other error, ``crashed``,
+    ``slow`` (equal, but it took too long), or ``not judged``, since eager does not run it either.
+    """  # fmt: skip
+
+    status: str
+    reason: str = ""
+    seconds: float = 0.0
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class WrongError(AssertionError):
+    """Numbers, shapes or types that differ from eager's."""
+
+
+def judge(make: Callable[[], Example], mode: str) -> Verdict:
+    """Build the model and judge it; never raises but for what ends the process."""
+    try:
+        torch.manual_seed(0)
+        example = make()
+        options = {"random": "eager"} if _is_random(example) else {}
+    except NotJudgedError as problem:
+        return Verdict("not judged", _one_line(problem))
+    started, spent = time.monotonic(), _processor_seconds()
+    try:
+        MODES[mode](example, options)
+    except WrongError as problem:
+        status, reason = "wrong", _one_line(problem)
+    except PrecastError as problem:
+        status, reason = "refused", _one_line(problem)
+    except NotJudgedError as problem:
+        status, reason = "not judged", _one_line(problem)
+    except Exception as problem:  # noqa: BLE001 - whatever comes out is the verdict
+        status, reason = "failed", f"{type(problem).__name__}: {_one_line(problem)} ({_where(problem)})"
+    else:
+        status, reason = "equal", ""
+    seconds = _processor_seconds() - spent
+    if status == "equal" and seconds > SLOW_SECONDS:
+        status, reason = "slow", f"{seconds:.0f} s of processor time"
+    return Verdict(status, reason, round(seconds, 1), {"wall": round(time.monotonic() - started, 1)})
+
+
+def _forward(example: Example, options: dict[str, Any]) -> None:
+    eager = copy.deepcopy(example.module)
+    compiled = precast.compile(example.module, options=options)
+    results = []
+    for run in (eager, compiled):
+        torch.manual_seed(1)
+        with torch.no_grad():
+            results.append(run(**copy.deepcopy(example.kwargs)))
+    _assert_as_eager(example, results[1], results[0], "outputs")
+    _assert_close(dict(example.module.named_buffers()), dict(eager.named_buffers()), "buffers")
+
+
+def _training(example: Example, options: dict[str, Any]) -> None:
+    example.train()
+    eager = copy.deepcopy(example.module)
+    precise = _in_float64(example)
+    try:
+        expected = _step(eager, eager, example.kwargs)
+    except Exception as problem:
+        raise NotJudgedError(f"eager does not train it: {type(problem).__name__}: {problem}") from problem
+    compiled = precast.compile(example.module, options=options)
+    found = _step(compiled, example.module, example.kwargs)
+    for name, values in found.items():
+        try:
+            _assert_close(values, expected[name], name)
+        except WrongError:
+            exact = None if precise is None else _step(precise.module, precise.module, precise.kwargs)[name]
+            if exact is None or not _is_as_precise(values, expected[name], exact):
+                raise
+
+
+def _step(run: Any, module: torch.nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
+    torch.manual_seed(1)
+    results = [value for value in _tensors(run(**copy.deepcopy(kwargs))) if value.requires_grad]
+    if not results:
+        raise NotJudgedError("no output has a gradient")
+    loss = sum(value.abs().square().mean() for value in results)
+    loss.backward()
+    gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
+    return {"outputs": results, "loss": [loss], "gradients": gradients, "buffers": dict(module.named_buffers())}
+
+
+def _export(example: Example, options: dict[str, Any]) -> None:
+    with torch.no_grad():
+        torch.manual_seed(1)
+        expected = copy.deepcopy(example.module)(**copy.deepcopy(example.kwargs))
+        program = precast.export.export(example.module, (), example.kwargs)
+        with tempfile.TemporaryDirectory() as folder:
+            precast.export.save(program, Path(folder) / "model.pt2")
+            loaded = precast.export.load(Path(folder) / "model.pt2")
+        torch.manual_seed(1)
+        _assert_as_eager(example, loaded.module()(**copy.deepcopy(example.kwargs)), expected, "outputs")
+
+
+def _package(example: Example, options: dict[str, Any]) -> None:
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(1)
+        expected = copy.deepcopy(example.module)(**copy.deepcopy(example.kwargs))
+        path = precast.package(example.module, (), example.kwargs, path=Path(folder) / "model.precast")
+        loaded = precast.runtime.load(path)
+        if options:
+            loaded(**example.kwargs)
+            raise NotJudgedError("it draws random numbers, and a package has its own")
+        _assert_as_eager(example, loaded(**copy.deepcopy(example.kwargs)), expected, "outputs")
+
+
+MODES: dict[str, Callable[[Example, dict[str, Any]], None]] = {
+    "forward": _forward,
+    "training": _training,
+    "export": _export,
+    "package": _package,
+}
+
+
+def _tensors(results: Any) -> list[torch.Tensor]:
+    results = results.to_tuple() if hasattr(results, "to_tuple") else results
+    leaves = [torch.as_tensor(leaf) if hasattr(leaf, "__dlpack__") else leaf for leaf in pytree.tree_leaves(results)]
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _is_random(example: Example) -> bool:
+    """Whether two seeds give two results, in training or not."""
+    results = []
+    module = copy.deepcopy(example.module)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            results.append(_tensors(module(**copy.deepcopy(example.kwargs))))
+    return any(not torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in zip(*results, strict=True))
+
+
+def _in_float64(example: Example) -> Example | None:
+    """The same model and call in double precision; None where the model does not run so."""
+    module = copy.deepcopy(example.module).double()
+    kwargs = pytree.tree_map_only(
+        torch.Tensor, lambda value: value.double() if value.is_floating_point() else value, example.kwargs
+    )
+    try:
+        with torch.no_grad():
+            copy.deepcopy(module)(**copy.deepcopy(kwargs))
+    except Exception:  # noqa: BLE001 - many models name float32 somewhere
+        return None
+    return Example(module, kwargs)
+
+
+def _assert_as_eager(example: Example, found: Any, expected: Any, what: str) -> None:
+    found, expected = _tensors(found), _tensors(expected)
+    try:
+        _assert_close(found, expected, what)
+    except WrongError:
+        precise = _in_float64(example)
+        if precise is None:
+            raise
+        torch.manual_seed(1)
+        with torch.no_grad():
+            exact = _tensors(precise.module(**precise.kwargs))
+        if not _is_as_precise(found, expected, exact):
+            raise
+
+
+def _assert_close(found: Any, expected: Any, what: str) -> None:
+    """Fail where a number differs by more than a thousandth, with room for what is small beside its neighbours."""
+    if pytree.tree_structure(found) != pytree.tree_structure(expected):
+        raise WrongError(f"{what}: not as many or not of the same names: {_difference(found, expected)}")
+    for (path, one), other in zip(pytree.tree_leaves_with_path(found), pytree.tree_leaves(expected), strict=True):
+        if (one is None) != (other is None):
+            raise WrongError(f"{what}{pytree.keystr(path)}: {'none' if one is None else 'one'}, unlike in eager")
+        if one is None:
+            continue
+        if one.shape != other.shape or one.dtype != other.dtype:
+            raise WrongError(
+                f"{what}{pytree.keystr(path)}: {tuple(one.shape)} {one.dtype} for {tuple(other.shape)} {other.dtype}"
+            )
+        room = _room(other)
+        if not torch.allclose(one, other, rtol=1e-3, atol=room, equal_nan=True):
+            apart = (one.double() - other.double()).abs().max().item() if not one.is_complex() else float("nan")
+            raise WrongError(f"{what}{pytree.keystr(path)}: {apart:.3g} off, of at most {other.abs().max().item():.3g}")
+
+
+def _room(expected: torch.Tensor) -> float:
+    if not expected.numel() or not (expected.is_floating_point() or expected.is_complex()):
+        return 0.0
+    largest = expected.abs().nan_to_num(posinf=0.0).max().item()
+    return 1e-5 * largest + 1e-7
+
+
+def _is_as_precise(found: Any, expected: Any, exact: Any) -> bool:
+    """Whether ours is no further from double precision than eager is, but for a small factor."""
+    for one, other, true in zip(
+        pytree.tree_leaves(found), pytree.tree_leaves(expected), pytree.tree_leaves(exact), strict=True
+    ):
+        if one is None or not one.is_floating_point():
+            if one is not None and not torch.equal(one, other):
+                return False
+            continue
+        if one.shape != true.shape or not torch.equal(one.isfinite(), other.isfinite()):
+            return False
+        finite = one.isfinite()
+        ours, eagers = (
+            (value.double() - true).abs()[finite].max().item() if finite.any() else 0.0 for value in (one, other)
+        )
+        if ours > 8 * eagers + 1e-7:
+            return False
+    return True
+
+
+def _difference(found: Any, expected: Any) -> str:
+    if isinstance(found, dict):
+        return ", ".join(sorted(set(found) ^ set(expected))[:4])
+    return f"{len(found)} for {len(expected)}"
+
+
+def _processor_seconds() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _one_line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())[:600]
+
+
+def _where(problem: BaseException) -> str:
+    trace = problem.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
