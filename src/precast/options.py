@@ -43,8 +43,10 @@ class Options:
     """The command that compiles C++, with arguments if need be; None means ``g++``."""
     profile: bool = False
     """Time every kernel and library call; `precast.profile` tells."""
-    freeze: bool = False
-    """Take parameters and buffers for constants from the first call on: faster inference, no gradients, no updates."""
+    freeze: bool | None = None
+    """Take parameters and buffers for constants from the first call on: faster inference, no gradients, no updates.
+
+    None: packages do so with what none of their entries updates, compiled functions do not."""
     measure: bool = False
     """Time the ways of computing large products, once for each shape, and take the fastest; else a rule of thumb."""
     debug: bool = False
@@ -120,6 +122,10 @@ def _parse_verification(value: object) -> object:
     return "passes" if _parse_switch(value) else "off"
 
 
+def _parse_choice(value: object) -> bool | None:
+    return None if value is None else _parse_switch(value)
+
+
 def _parse_random(value: object) -> object:
     if value not in get_args(RandomSource):
         raise ValueError(f"the sources of random numbers are {', '.join(get_args(RandomSource))}")
@@ -155,7 +161,7 @@ _SETTINGS = {
     "random": _Setting(("PRECAST_RANDOM",), _parse_random, get_args(RandomSource)),
     "compiler": _Setting(("PRECAST_CXX", "CXX"), _parse_compiler, ("g++", "clang++")),
     "profile": _Setting(("PRECAST_PROFILE",), _parse_switch, _ON + _OFF),
-    "freeze": _Setting(("PRECAST_FREEZE",), _parse_switch, _ON + _OFF),
+    "freeze": _Setting(("PRECAST_FREEZE",), _parse_choice, _ON + _OFF),
     "measure": _Setting(("PRECAST_MEASURE",), _parse_switch, _ON + _OFF),
     "debug": _Setting(("PRECAST_DEBUG",), _parse_switch, _ON + _OFF),
 }

@@ -29,7 +29,7 @@ def steps_of(monkeypatch, tmp_path):
     """The steps that a function has the native backend make, as texts without names."""
     fused = []
     fuse = native_programs.fuse
-    monkeypatch.setattr(native_programs, "fuse", lambda program: fused.append(fuse(program)) or fused[-1])
+    monkeypatch.setattr(native_programs, "fuse", lambda *args, **kw: fused.append(fuse(*args, **kw)) or fused[-1])
     monkeypatch.setattr(native, "generate", lambda *_, **__: None)
     monkeypatch.setattr(native, "start_build", lambda *_, **__: lowered_enough)
     monkeypatch.setattr(package_module, "build_code", lowered_enough)
@@ -153,7 +153,7 @@ def test_training_is_the_same_wherever_it_is_asked_for(name, steps_of):
 
 
 @pytest.mark.parametrize("name", ["convolutions", "encoder"])
-def test_frozen_inference_is_the_same_wherever_it_is_asked_for(name, steps_of):
+def test_frozen_inference_is_the_same_wherever_it_is_asked_for(name, steps_of, tmp_path):
     model, x = model_and_input(name)
     frozen = {"freeze": True}
     with torch.no_grad():
@@ -161,3 +161,4 @@ def test_frozen_inference_is_the_same_wherever_it_is_asked_for(name, steps_of):
         assert compiled != steps_of(precast.compile(model), x) or name == "encoder"
         assert steps_of(torch.compile(model, backend="precast", options=frozen), x) == compiled
         assert steps_of(precast.explain, precast.compile(model, options=frozen), x) == compiled
+        assert steps_of(precast.package, model, (x,), path=tmp_path / "p") == compiled

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from precast.compilers.constant_folding import add_constant
-from precast.ir.node_meta import tensor_of
+from precast.ir.node_meta import constant_sources_of, tensor_of
 
 _CONVOLUTION = torch.ops.aten.convolution.default
 _INFERENCE_NORM = torch.ops.aten._native_batch_norm_legit_no_training.default
@@ -63,8 +63,12 @@ def _fold(module: fx.GraphModule, norm: fx.Node) -> None:
     weight, bias = _folded(module, convolution, norm)
     # In the layout of the old weight: what was traced says so.
     stored = torch.empty_like(old).copy_(weight)
-    new_weight = add_constant(module, convolution, stored, like=weight_node, name="folded_weight")
-    new_bias = add_constant(module, convolution, bias.to(old.dtype), like=mean_node, name="folded_bias")
+    constants = [each for each in (*convolution.args[1:3], *norm.args[1:5]) if isinstance(each, fx.Node)]
+    sources = frozenset().union(*map(constant_sources_of, constants))
+    new_weight = add_constant(module, convolution, stored, like=weight_node, name="folded_weight", sources=sources)
+    new_bias = add_constant(
+        module, convolution, bias.to(old.dtype), like=mean_node, name="folded_bias", sources=sources
+    )
     with module.graph.inserting_before(convolution):
         folded = module.graph.call_function(_CONVOLUTION, (source, new_weight, new_bias, *geometry))
     folded.meta = dict(convolution.meta)

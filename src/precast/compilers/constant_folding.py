@@ -12,7 +12,8 @@ After::
     rows = get_attr[folded_0]
     sum  = add(x, rows)
 
-What is made from nothing, like ``positions``, stays an operation where others still read it.
+What is made from nothing, like ``positions``, stays an operation where others still read it; so does a transposed or
+sliced constant, which costs nothing to read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from precast.ir.node_meta import has_value, value_of
+from precast.ir.node_meta import constant_sources_of, has_value, set_constant_sources, value_of
 from precast.ops.facts import Fact, facts_of
 
 MOST_GROWTH = 4
@@ -36,25 +37,50 @@ def fold_constants(module: fx.GraphModule) -> None:
     """Replace, in place, values that depend on ``get_attr`` nodes alone by ``get_attr`` nodes."""
     known: dict[fx.Node, Any] = {}
     sizes: dict[fx.Node, int] = {}
+    sources: dict[fx.Node, frozenset[str]] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
             value = attrgetter(str(node.target))(module)
             if isinstance(value, torch.Tensor):
-                known[node], sizes[node] = value, value.numel()
+                known[node], sizes[node], sources[node] = value, value.numel(), constant_sources_of(node)
         elif _may_be_folded(node, known):
             value = _computed(node, known)
             size = sum(sizes[each] for each in node.all_input_nodes)
             if all(each.numel() <= MOST_GROWTH * max(size, 1024) for each in _tensors(value)):
                 known[node], sizes[node] = value, size
-    for node in known:
+                sources[node] = frozenset().union(*(sources[each] for each in node.all_input_nodes))
+    for node in _read_by_others(known):
         is_made_of_constants = node.op == "call_function" and sizes[node] > 0 and isinstance(known[node], torch.Tensor)
-        if is_made_of_constants and any(user not in known for user in node.users):
-            node.replace_all_uses_with(add_constant(module, node, known[node], like=node, name="folded"))
+        if is_made_of_constants and node.target not in _FREE_VIEWS:
+            folded = add_constant(module, node, known[node], like=node, name="folded", sources=sources[node])
+            node.replace_all_uses_with(folded)
     module.graph.eliminate_dead_code()
 
 
-def add_constant(module: fx.GraphModule, before: fx.Node, value: torch.Tensor, *, like: fx.Node, name: str) -> fx.Node:
-    """A new attribute of the module that holds ``value``, read in front of ``before``; traced, it looks as ``like``."""
+_aten = torch.ops.aten
+_FREE_VIEWS = frozenset({
+    _aten.t.default, _aten.transpose.int, _aten.permute.default, _aten.unsqueeze.default, _aten.expand.default,
+    _aten.select.int, _aten.slice.Tensor, _aten.detach.default, _aten.alias.default,
+})  # fmt: skip
+"""Operators whose result is their argument's memory, read by other subscripts."""
+
+
+def _read_by_others(known: dict[fx.Node, Any]) -> list[fx.Node]:
+    """The nodes among ``known`` that are read by what is still computed, or by a view that is."""
+    read: set[fx.Node] = set()
+    for node in reversed(known):
+        if any(user not in known or (user in read and user.target in _FREE_VIEWS) for user in node.users):
+            read.add(node)
+    return [node for node in known if node in read]
+
+
+def add_constant(
+    module: fx.GraphModule, before: fx.Node, value: torch.Tensor, *, like: fx.Node, name: str, sources: frozenset[str]
+) -> fx.Node:
+    """A new attribute of the module that holds ``value``, read in front of ``before``; traced, it looks as ``like``.
+
+    ``sources`` names the inputs that it was made of.
+    """
     number = 0
     while hasattr(module, f"{name}_{number}"):
         number += 1
@@ -62,6 +88,7 @@ def add_constant(module: fx.GraphModule, before: fx.Node, value: torch.Tensor, *
     with module.graph.inserting_before(before):
         constant = module.graph.get_attr(f"{name}_{number}")
     constant.meta = dict(like.meta)
+    set_constant_sources(constant, sources)
     return constant
 
 

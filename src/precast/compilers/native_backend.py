@@ -56,7 +56,7 @@ class NativeCompiler:
     @property
     def holds_state(self) -> bool:
         """Whether parameters and buffers become constants at the first call, so that later calls need not read them."""
-        return as_options(self.options).freeze
+        return bool(as_options(self.options).freeze)
 
     def drawing_as_torch(self) -> NativeCompiler:
         """The same with eager's numbers, which any compiler's backward can draw again."""
@@ -66,7 +66,7 @@ class NativeCompiler:
     def cache_key(self) -> str:
         """Tells apart what other sources of ours, or another C++ compiler, would make."""
         options = as_options(self.options)
-        switches = (str(options.freeze), str(options.measure))
+        switches = (str(bool(options.freeze)), str(options.measure))
         return content_key([own_sources(*_MAKERS), find_compiler(options.compiler).identity, *switches])
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph | FrozenGraph:

@@ -32,7 +32,8 @@ def freeze_graph(module: fx.GraphModule, values: Mapping[str, torch.Tensor]) -> 
     frozen = fx.GraphModule(module, graph)
     for node in placeholders_of(frozen.graph):
         if node.name in values:
-            constant = add_constant(frozen, node, values[node.name].detach(), like=node, name="constant")
+            value = values[node.name].detach()
+            constant = add_constant(frozen, node, value, like=node, name="constant", sources=frozenset({node.name}))
             node.replace_all_uses_with(constant)
             frozen.graph.erase_node(node)
     fold_constants(frozen)

@@ -67,6 +67,16 @@ def mark_updating_result(node: fx.Node, number: int) -> None:
     node.meta["precast_updating_result"] = number
 
 
+def constant_sources_of(node: fx.Node) -> frozenset[str]:
+    """The names of the inputs that a constant of a graph was made of; none for one that was there from the start."""
+    sources: frozenset[str] = node.meta.get("precast_constant_sources", frozenset())
+    return sources
+
+
+def set_constant_sources(node: fx.Node, names: frozenset[str]) -> None:
+    node.meta["precast_constant_sources"] = names
+
+
 def tensor_of(node: fx.Node) -> torch.Tensor:
     """The fake value of a node that is known to give exactly one tensor."""
     value = value_of(node)

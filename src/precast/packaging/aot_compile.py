@@ -21,7 +21,7 @@ from precast.codegen.host import Embedded
 from precast.export.export import export
 from precast.options import Options, as_options
 from precast.packaging.entries import DEFAULT_NAME, as_module
-from precast.packaging.package import prepare_entry, stored_places
+from precast.packaging.package import prepare_entries, stored_places
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
 from precast.packaging.targets import NATIVE, build_targets
 
@@ -59,8 +59,10 @@ def aot_compile(
     chosen, output = _choices(options)
     exported = export(as_module(f), tuple(args), kwargs, dynamic_shapes=dynamic_shapes)
     storages = SharedStorages()
-    prepared = prepare_entry(DEFAULT_NAME, exported, storages, False, checks_sizes=not remove_runtime_assertions)
+    entries = prepare_entries({DEFAULT_NAME: exported}, storages, chosen, checks_sizes=not remove_runtime_assertions)
+    prepared = entries[DEFAULT_NAME]
     refuse_shared_updates(storages.state, set(prepared.code.updates.values()))
+    storages = storages.used_by(prepared.code)
     described = packed_entry(describe_entry(prepared.code), call=prepared.call if same_signature else None)
     (target,) = build_targets([NATIVE])
     manifest = _manifest(described, storages, target.features)

@@ -23,7 +23,7 @@ from precast.ir.program import Program
 from precast.ir.signature import ConstantArgument, InputKind, OutputKind
 from precast.ir.sizes import SymbolicSizes
 from precast.ir.tensor_spec import as_size, dtype_name
-from precast.packaging.native_program import STATE_UPDATES
+from precast.packaging.traced_program import STATE_UPDATES
 
 
 def call_to_json(

@@ -22,8 +22,8 @@ from precast.ir.node_meta import value_of
 from precast.ir.signature import ConstantArgument, InputKind
 from precast.ir.tensor_spec import dtype_name
 from precast.ops.checked_calls import with_checked_calls
-from precast.packaging.native_program import STATE_UPDATES
 from precast.packaging.samples import as_weight
+from precast.packaging.traced_program import STATE_UPDATES
 from precast.runtime.tensors import Tensor, is_torch_tensor
 
 

@@ -1,6 +1,6 @@
 """An exported program as one native entry, with nothing left to torch.
 
-Before: ``graph(p_weight, b_count, x) -> (add, relu)`` in ATen ops from before autograd
+Before: ``graph(p_weight, b_count, x) -> (add, relu)`` in the native backend's operators
 After:  a loop program that reads ``x`` and the state ``weight`` and ``count``, writes ``relu``, and updates ``count``
 """
 
@@ -8,44 +8,32 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 
-from precast.autograd.trace_graphs import tidy
 from precast.codegen.describe import Entry
-from precast.compilers.native_decompositions import native_decompositions
 from precast.compilers.native_lowering import SegmentInputs, segment_inputs
 from precast.compilers.native_programs import lower_segment, lower_segments, rewrite_graph
 from precast.compilers.native_random import SEED_NAME, seed_as_input
 from precast.compilers.native_sizes import SizeReader, size_readers
 from precast.compilers.native_split import Segment, is_size, may_be_native, split_graph
 from precast.errors import LoweringError
-from precast.export.program import ExportedProgram
 from precast.export.sizes import fake_mode_of
-from precast.functionalize import functionalized
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.program import LoopProgram, SizeSource
 from precast.ir.node_meta import set_value, source_line_of, value_of
 from precast.ir.program import Program
-from precast.ir.signature import InputKind, OutputKind
 from precast.ir.sizes import SizeGuard, SymbolicSizes
 from precast.packaging.size_conditions import size_conditions
-from precast.tracing.fake_inputs import fresh_copies
-from precast.tracing.retrace import as_flat_function
-from precast.tracing.session import tracing_session
-from precast.tracing.trace import trace
+from precast.packaging.traced_program import TracedProgram
 
 RANDOM_SEED = "random.seed"
 """The state that a program's random numbers follow from: one whole number."""
-STATE_UPDATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 _BOOKKEEPING = (operator.getitem, torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
 """What surrounds operators with effects, and says nothing to people."""
-_RECURRENT = torch.ops.aten.mkldnn_rnn_layer.default
-_STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 @dataclass(frozen=True)
@@ -64,37 +52,32 @@ class NativeProgram:
     draws: bool
 
 
-def native_program(exported: ExportedProgram, *, name: str, state_names: Mapping[str, str]) -> NativeProgram:
-    """Lower the whole program; ``state_names`` maps its own names for state to the model's.
+def native_program(traced: TracedProgram, *, name: str, constant_names: Mapping[str, str]) -> NativeProgram:
+    """Lower the whole program; ``constant_names`` are the model's names for what was computed from constants.
 
     Operators that only torch can run are refused, all at once. What is assumed about sizes on the way becomes known to
     the program's shape environment: give a copy that nobody else uses.
     """
-    program = exported.program
-    module, seed = _with_seed_as_state(_simplified(program))
+    program = traced.program
+    module, seed = _with_seed_as_state(traced.module)
     _refuse_what_needs_torch(_between_segments(module), name)
-    inputs = dict(zip(placeholders_of(module.graph), program.signature.inputs, strict=seed is None))
-    used = {node for each in _computing_nodes(module.graph) for node in each.all_input_nodes}
-    used |= {node for node in results_of(module.graph) if isinstance(node, fx.Node)}
-    taken = [node for node, spec in inputs.items() if spec.kind is InputKind.USER_INPUT and _is_passed(node)]
-    state = {
-        node: state_names[str(spec.target)]
-        for node, spec in inputs.items()
-        if spec.kind in _STATE_KINDS and node in used
-    }
+    state = {node: traced.names[node.name] for node in placeholders_of(module.graph) if node.name in traced.names}
+    for node in (node for node in module.graph.nodes if node.op == "get_attr"):
+        plain = traced.plain_name(node)
+        state[node] = constant_names[node.name] if plain is None else plain
     if seed is not None:
         state[seed] = RANDOM_SEED
+    taken = [node for node in placeholders_of(module.graph) if traced.is_passed(node)]
     results = tuple(node for node in results_of(module.graph) if isinstance(node, fx.Node) and _is_tensor(node))
     lowered = _lower(Segment(True, _computing_nodes(module.graph), (*taken, *state), results), name)
-    targets = [state_names[str(spec.target)] if spec.kind in STATE_UPDATES else None
-               for spec in program.signature.outputs]  # fmt: skip
-    updates, outputs = _numbered_outputs(module.graph, lowered.program, [*targets, *([RANDOM_SEED] if seed else [])])
+    targets = [*traced.updates, *([RANDOM_SEED] if seed else [])]
+    updates, outputs = _numbered_outputs(module.graph, lowered.program, targets)
     ranges = {str(s.symbol.name): (s.range.lower, s.range.upper) for s in program.sizes.symbols}
     weights = {node.name: name for node, name in state.items()}
     sizes = _sizes_after_lowering(program, name)
     conditions = tuple(size_conditions(sizes, [source.symbol for source in lowered.program.sizes]))
     entry = replace(lowered, weights=weights, updates=updates, ranges=ranges, conditions=conditions)
-    return NativeProgram(entry, sizes, outputs[: len(targets)], draws=seed is not None)
+    return NativeProgram(entry, sizes, outputs[: len(traced.updates)], draws=seed is not None)
 
 
 def _sizes_after_lowering(program: Program, name: str) -> SymbolicSizes:
@@ -127,48 +110,12 @@ def _with_seed_as_state(module: fx.GraphModule) -> tuple[fx.GraphModule, fx.Node
     return module, seed
 
 
-def _simplified(program: Program) -> fx.GraphModule:
-    """The same graph in operators that native code is made of."""
-    module = _traced(program)
-    if not any(node.target is _RECURRENT for node in module.graph.nodes):
-        return module
-    # An operator that only torch has, made of a recurrent layer that is too long, or of another type, to be decomposed.
-    with _without_mkldnn():
-        return _traced(program)
-
-
-def _traced(program: Program) -> fx.GraphModule:
-    mode = fake_mode_of(program)
-    inputs = [value_of(node) for node in program.placeholders]
-    function = functionalized(as_flat_function(program.module))
-    with tracing_session(), torch.no_grad():
-        with mode:
-            copies = fresh_copies(inputs)
-        return tidy(trace(function, copies, mode, decompositions=native_decompositions()))  # type: ignore[arg-type]
-
-
-@contextmanager
-def _without_mkldnn() -> Iterator[None]:
-    """Recurrent layers then become products and formulas of single steps."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
-
-
 def _computing_nodes(graph: fx.Graph) -> tuple[fx.Node, ...]:
     return tuple(node for node in graph.nodes if node.op == "call_function" and not is_size(node))
 
 
 def _is_tensor(node: object) -> bool:
     return isinstance(node, fx.Node) and isinstance(value_of(node), torch.Tensor)
-
-
-def _is_passed(node: fx.Node) -> bool:
-    """Whether the caller hands a value over at each call; Python values were taken for constants."""
-    return isinstance(value_of(node), torch.Tensor | torch.SymInt)
 
 
 def _refuse_what_needs_torch(missing: Iterable[str], name: str) -> None:

@@ -33,6 +33,7 @@ from precast.packaging.native_program import RANDOM_SEED, native_program
 from precast.packaging.samples import Call, calls_to_sample, entry_samples
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
 from precast.packaging.targets import BuildTarget, build_targets
+from precast.packaging.traced_program import TracedProgram, fold_constants_of, trace_program
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ def package(
 
     What is packaged is a module or function with example arguments, an exported program, or several entries by name,
     which share one set of weights: ``{"forward": program, "eval": (module, args)}`` (a tuple may go on with kwargs and
-    dynamic_shapes). Buffers that a program updates become state of the loaded model.
+    dynamic_shapes). Buffers that a program updates become state of the loaded model; what none updates is constant, and
+    what follows from it is computed now: ``options={"freeze": False}`` keeps all parameters and buffers as they are.
 
     ``targets``: the processors to make native code for, of ``"x86-64-v3"``, ``"x86-64-v4"`` and ``"native"``.
     ``samples``: keep the example arguments and what they must give, for ``precast verify``; or calls of your own to
@@ -89,9 +91,10 @@ def package(
     if samples is False:
         programs = {name: _without_examples(program) for name, program in programs.items()}
     storages = SharedStorages()
-    prepared = {name: prepare_entry(name, program, storages, samples) for name, program in programs.items()}
+    chosen_options = as_options(options)
+    prepared = prepare_entries(programs, storages, chosen_options, samples=samples)
     refuse_shared_updates(storages.state, {name for each in prepared.values() for name in each.code.updates.values()})
-    code, libraries = build_code([each.code for each in prepared.values()], storages, chosen, as_options(options))
+    code, libraries = build_code([each.code for each in prepared.values()], storages, chosen, chosen_options)
     return write_package(
         Path(path),
         entries=[each.record(program_member(name, programs)) for name, each in prepared.items()],
@@ -115,18 +118,43 @@ def _members(prepared: Mapping[str, PreparedEntry], storages: SharedStorages) ->
     return members
 
 
-def prepare_entry(
-    name: str, exported: ExportedProgram, storages: SharedStorages, samples: object, *, checks_sizes: bool = True
+def prepare_entries(
+    programs: Mapping[str, ExportedProgram],
+    storages: SharedStorages,
+    options: Options,
+    *,
+    samples: object = False,
+    checks_sizes: bool = True,
+) -> dict[str, PreparedEntry]:
+    """Lower the programs over storages that they share; what no program updates is constant, unless options say no."""
+    documents = {name: to_document(program) for name, program in programs.items()}
+    added = {name: storages.add(name, document) for name, document in documents.items()}
+    traced = {name: trace_program(own_copy(document), added[name][1]) for name, document in documents.items()}
+    if options.freeze is not False:
+        traced = fold_constants_of(traced)
+    return {
+        name: _prepared(name, exported, traced[name], *added[name], storages, samples, checks_sizes)
+        for name, exported in programs.items()
+    }
+
+
+def _prepared(
+    name: str,
+    exported: ExportedProgram,
+    traced: TracedProgram,
+    content: Mapping[str, Json],
+    state_names: Mapping[str, str],
+    storages: SharedStorages,
+    samples: object,
+    checks_sizes: bool,
 ) -> PreparedEntry:
-    """Lower one program over the storages that it shares with the others."""
-    document = to_document(exported)
-    content, state_names = storages.add(name, document)
-    copy = own_copy(document)
-    native = native_program(copy, name=name, state_names=state_names)
+    computed = [node for node in traced.constants if traced.plain_name(node) is None]
+    constant_names = {node.name: storages.add_computed(traced.value_of_constant(node)) for node in computed}
+    native = native_program(traced, name=name, constant_names=constant_names)
     if native.draws:
         storages.add_number(RANDOM_SEED)
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    call = call_to_json(copy, native.sizes, native.outputs, checks_sizes=checks_sizes)
+    call = call_to_json(traced.exported, native.sizes, native.outputs, checks_sizes=checks_sizes)
     code = native.entry if checks_sizes else replace(native.entry, conditions=())
     # What a program gives that draws random numbers is not known to torch, which draws others.
     calls = [] if native.draws else calls_to_sample(samples, name, exported)

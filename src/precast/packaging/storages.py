@@ -6,18 +6,22 @@ After:  one set of storages, documents that refer to it, and the model's state w
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from precast.artifact.package import whole_weight
 from precast.artifact.schema import Json
 from precast.artifact.weights import Weight
+from precast.codegen.describe import Entry
 from precast.errors import InputValueError
 from precast.export.serialize.document import Document
 from precast.export.serialize.schema import CONSTANTS, EXAMPLES, STATE
+from precast.packaging.samples import as_weight
 
 _NATIVE_DTYPES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
@@ -36,6 +40,7 @@ class SharedStorages:
     examples: dict[str, Weight] = field(default_factory=dict)
     state: dict[str, Json] = field(default_factory=dict)
     _numbers: set[str] = field(default_factory=set)
+    _computed: dict[tuple[object, ...], str] = field(default_factory=dict)
     # Storages are known by their address, which must not come to mean another: those seen stay.
     _seen: list[Weight] = field(default_factory=list)
     _paths: dict[tuple[object, ...], str] = field(default_factory=dict)
@@ -77,6 +82,30 @@ class SharedStorages:
         self._numbers.add(name)
         self.weights[name] = weight
         self.state[name] = whole_weight(name, weight)
+
+    def add_computed(self, tensor: torch.Tensor) -> str:
+        """A constant that was computed from others, under a name of its own; the same numbers are kept once."""
+        # What is like a tensor has its strides only where these leave no gaps.
+        is_dense = torch.empty_like(tensor, device="meta").stride() == tensor.stride()
+        dense = tensor if is_dense else tensor.contiguous()
+        weight = as_weight(dense.as_strided((dense.numel(),), (1,)))
+        content = hashlib.sha256(weight.carrier.tobytes()).hexdigest()
+        key = (content, weight.dtype, tuple(dense.shape), dense.stride())
+        if key not in self._computed:
+            name = f"folded.{len(self._computed)}"
+            while name in self.state or name in self.weights:
+                name = f"{name}_"
+            self.weights[name], self._computed[key] = weight, name
+            place: dict[str, Json] = {"shape": list(dense.shape), "strides": list(dense.stride()), "offset": 0}
+            self.state[name] = {"storage": name, "dtype": weight.dtype, **place}
+        return self._computed[key]
+
+    def used_by(self, entry: Entry) -> SharedStorages:
+        """Those that native code of an entry reads."""
+        names = {*entry.weights.values(), *entry.updates.values()}
+        state: dict[str, Any] = {name: record for name, record in self.state.items() if name in names}
+        homes = {record["storage"] for record in state.values()}
+        return SharedStorages({name: weight for name, weight in self.weights.items() if name in homes}, {}, state)
 
     def _store(self, entry: str, member: str, name: str, weight: Weight) -> str:
         """Keep a storage, unless it is there; gives its path."""

@@ -42,7 +42,8 @@ class State(MutableMapping[str, Any]):
             raise InputValueError(
                 f"The model has no state {name!r}.",
                 why=f"its state is {', '.join(self._store.names()) or 'empty'}",
-                fix="Write to one of these.",
+                fix="Write to one of these. What no entry updates may have been folded into others when the model was "
+                "packaged; with options={'freeze': False} it stays.",
             )
         self._store.write(name, as_in_memory(as_tensor(value, name=name)))
 

@@ -1,0 +1,164 @@
+"""An exported program in the operators that native code is made of, and what it knows of its state.
+
+Before: ``graph(p_weight, b_count, x) -> (add, relu)`` in ATen ops from before autograd
+After:  the same in the native backend's operators; which inputs are state, and by which names the model has it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+import torch
+from torch import fx
+
+from precast.autograd.trace_graphs import tidy
+from precast.compilers.native_decompositions import native_decompositions
+from precast.compilers.native_frozen import freeze_graph
+from precast.export.program import ExportedProgram
+from precast.export.sizes import fake_mode_of
+from precast.functionalize import functionalized
+from precast.ir.graphs import placeholders_of, results_of
+from precast.ir.node_meta import constant_sources_of, value_of
+from precast.ir.program import Program
+from precast.ir.signature import InputKind, InputSpec, OutputKind
+from precast.tracing.fake_inputs import fresh_copies
+from precast.tracing.retrace import as_flat_function
+from precast.tracing.session import tracing_session
+from precast.tracing.trace import trace
+
+STATE_UPDATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+_STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_RECURRENT = torch.ops.aten.mkldnn_rnn_layer.default
+
+
+@dataclass(frozen=True)
+class TracedProgram:
+    """``specs``: what each placeholder is, by name. ``names``: the model's names for the state that is read, by
+    placeholder. ``module`` may have taken some of that state for constants: attributes, made of the sources they name.
+    """
+
+    exported: ExportedProgram
+    module: fx.GraphModule
+    specs: Mapping[str, InputSpec]
+    names: Mapping[str, str]
+    updates: tuple[str | None, ...]
+
+    @property
+    def program(self) -> Program:
+        return self.exported.program
+
+    @property
+    def updated(self) -> set[str]:
+        """The model's names of the state that calls update."""
+        return {name for name in self.updates if name is not None}
+
+    @property
+    def constants(self) -> list[fx.Node]:
+        """The state that was taken for constants, and what was computed from it."""
+        return [node for node in self.module.graph.nodes if node.op == "get_attr"]
+
+    def sources(self, constant: fx.Node) -> set[str]:
+        """The model's names of what a constant was made of."""
+        return {self.names[source] for source in constant_sources_of(constant)}
+
+    def plain_name(self, constant: fx.Node) -> str | None:
+        """The model's name of a constant that is a tensor of the state as it is; None of one that was computed."""
+        sources = constant_sources_of(constant)
+        if len(sources) != 1:
+            return None
+        (source,) = sources
+        value = self.value_of_constant(constant)
+        original = self.program.state[str(self.specs[source].target)]
+        is_same = value.data_ptr() == original.data_ptr() and value.shape == original.shape
+        return self.names[source] if is_same and value.stride() == original.stride() else None
+
+    def value_of_constant(self, constant: fx.Node) -> torch.Tensor:
+        value = attrgetter(str(constant.target))(self.module)
+        assert isinstance(value, torch.Tensor), f"{constant.target} is no tensor"
+        return value
+
+    def is_passed(self, placeholder: fx.Node) -> bool:
+        """Whether the caller hands a value over at each call; Python values were taken for constants."""
+        spec = self.specs.get(placeholder.name)
+        is_user_input = spec is not None and spec.kind is InputKind.USER_INPUT
+        return is_user_input and isinstance(value_of(placeholder), torch.Tensor | torch.SymInt)
+
+    def frozen(self, changing: Collection[str]) -> TracedProgram:
+        """The same with all state but ``changing`` taken for constants, and all that follows from it computed."""
+        values = {
+            placeholder: self.program.state[str(self.specs[placeholder].target)]
+            for placeholder, name in self.names.items()
+            if name not in changing
+        }
+        return replace(self, module=freeze_graph(self.module, values))
+
+
+def trace_program(exported: ExportedProgram, state_names: Mapping[str, str]) -> TracedProgram:
+    """Decompose the whole program; ``state_names`` maps its own names for state to the model's."""
+    program = exported.program
+    module = _decomposed(program)
+    specs = dict(zip((node.name for node in placeholders_of(module.graph)), program.signature.inputs, strict=True))
+    returned = {node for node in results_of(module.graph) if isinstance(node, fx.Node)}
+    read = {node.name for node in placeholders_of(module.graph) if node.users or node in returned}
+    names = {
+        name: state_names[str(spec.target)]
+        for name, spec in specs.items()
+        if spec.kind in _STATE_KINDS and name in read
+    }
+    updates = tuple(
+        state_names[str(spec.target)] if spec.kind in STATE_UPDATES else None for spec in program.signature.outputs
+    )
+    return TracedProgram(exported, module, specs, names, updates)
+
+
+def fold_constants_of(programs: Mapping[str, TracedProgram]) -> dict[str, TracedProgram]:
+    """The programs over constants, but for the state that any of them updates.
+
+    What is made of a tensor is computed beforehand if nobody reads the tensor itself any more: else whoever assigns it
+    would see the change in some results and not in others.
+    """
+    changing = {name for each in programs.values() for name in each.updated}
+    while True:
+        frozen = {name: each.frozen(changing) for name, each in programs.items()}
+        read, consumed = set(changing), set[str]()
+        for each in frozen.values():
+            for constant in each.constants:
+                is_plain = each.plain_name(constant) is not None
+                (read if is_plain else consumed).update(each.sources(constant))
+        if not read & consumed - changing:
+            return frozen
+        changing |= read & consumed
+
+
+def _decomposed(program: Program) -> fx.GraphModule:
+    """The same graph in operators that native code is made of."""
+    module = _traced(program)
+    if not any(node.target is _RECURRENT for node in module.graph.nodes):
+        return module
+    # An operator that only torch has, made of a recurrent layer that is too long, or of another type, to be decomposed.
+    with _without_mkldnn():
+        return _traced(program)
+
+
+def _traced(program: Program) -> fx.GraphModule:
+    mode = fake_mode_of(program)
+    inputs = [value_of(node) for node in program.placeholders]
+    function = functionalized(as_flat_function(program.module))
+    with tracing_session(), torch.no_grad():
+        with mode:
+            copies = fresh_copies(inputs)
+        return tidy(trace(function, copies, mode, decompositions=native_decompositions()))  # type: ignore[arg-type]
+
+
+@contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """Recurrent layers then become products and formulas of single steps."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
