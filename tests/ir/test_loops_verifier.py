@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch.nn.functional as F
 
+from precast.ir.loops import routines
 from precast.ir.loops.buffers import contiguous_buffer
 from precast.ir.loops.index import Variable, atom, constant, floor_divide, maximum, minimum, remainder, symbol
 from precast.ir.loops.passes import run_loop_passes
@@ -22,7 +23,7 @@ from precast.ir.loops.program import (
 )
 from precast.ir.loops.rewriting import replace_places, with_buffers
 from precast.ir.loops.scalars import Accumulated, Accumulator, Load, cast, rewrite
-from precast.ir.loops.verifier import IllegalLoopProgramError, verify_loops, verify_plan
+from precast.ir.loops.verifier import IllegalLoopProgramError, calls, verify_loops, verify_plan
 from precast.ir.loops.verifier.proofs import is_proved
 from precast.lower.fuse import fuse
 from precast.lower.plan import plan
@@ -288,3 +289,7 @@ def test_every_pass_is_watched():
     changed = [each for each in records if each.has_changed]
     assert changed
     assert all(each.text_before != each.text_after and each.seconds >= 0 for each in changed)
+
+
+def test_every_routine_has_a_rule_for_what_it_takes():
+    assert calls._RULES.keys() == routines._ROUTINES.keys()

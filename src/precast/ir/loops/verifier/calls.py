@@ -149,6 +149,17 @@ def _found(inputs: Views, outputs: Views, numbers: Shape) -> bool:
     )
 
 
+def _grouped(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    left, right, ends = inputs
+    (result,) = outputs
+    groups = ends.shape
+    if numbers[0].constant:
+        fits = left.shape[0] == right.shape[0] and result.shape == (*groups, left.shape[1], right.shape[1])
+    else:
+        fits = right.shape[:2] == (*groups, left.shape[1]) and result.shape == (left.shape[0], right.shape[2])
+    return fits and ends.dtype in ("i32", "i64") and len({left.dtype, right.dtype, result.dtype}) == 1
+
+
 _RULES: dict[str, Callable[[Views, Views, Shape], bool]] = {
     "attention": _attention,
     "attention_backward": _attention_backward,
@@ -158,6 +169,7 @@ _RULES: dict[str, Callable[[Views, Views, Shape], bool]] = {
         inputs[0], outputs[0], inputs[1], numbers
     ),
     "depthwise_convolution": lambda inputs, outputs, numbers: _convolved(inputs[0], inputs[1], outputs[0], numbers),
+    "grouped_product": _grouped,
     "matmul": _matmul,
     "scan": _alike,
     "search": _found,
