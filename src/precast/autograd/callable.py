@@ -21,7 +21,7 @@ from precast.autograd.ambient import in_ambient
 from precast.autograd.call_key import PlainTensors, ambient_key, dynamic_key
 from precast.autograd.call_parts import Gradients
 from precast.autograd.changing_sizes import SizeRoots, SizesMet, all_sizes
-from precast.autograd.compiled_variant import CompiledVariant
+from precast.autograd.compiled_variant import CompiledVariant, EagerVariant
 from precast.autograd.compilers_in_use import CompilersInUse, get_ready
 from precast.autograd.graph_names import is_compiler_running, new_compilation
 from precast.autograd.job import Job
@@ -90,7 +90,7 @@ class AotCallable:
         self._holds_state: bool = getattr(compilers.inference, "holds_state", False)
         self._held: list[torch.Tensor] = []
         self._lock = threading.RLock()
-        self._warned = False
+        self._warned = self._told_eager = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if in_tracing_session() and not is_compiler_running():
@@ -159,6 +159,7 @@ class AotCallable:
             _log.log(self._log_level, "compiled %s as %s in %.2f s: %s", self._name, name, seconds, reason)
             record = Record(variant, name, datetime.now(), seconds, reason, in_words((args, kwargs)))
             self._variants.add(values, circumstances, record, any_size=bool(self._dynamic or roots))
+            self._tell_eager(variant)
             self._bound(names)
             return variant
 
@@ -227,6 +228,16 @@ class AotCallable:
             self._variants.drop_oldest()
             self._latest = self._repeated = None
             _log.info("dropped the oldest variant of %s: more than %d are kept", self._name, _MOST_VARIANTS)
+
+    def _tell_eager(self, variant: CompiledVariant) -> None:
+        """Tell once that calls are not compiled, and why."""
+        if isinstance(variant, EagerVariant) and not self._told_eager:
+            self._told_eager = True
+            warnings.warn(
+                f"{self._name} runs uncompiled, since it reads what compiled code would keep for ever: "
+                f"{'; '.join(variant.reads[:3])}. Pass such values as arguments, or read them outside.",
+                stacklevel=5,
+            )
 
     def _input_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
         """What the values of a call are called: state by its path, leaves by the argument they are from."""

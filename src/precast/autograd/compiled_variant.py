@@ -5,7 +5,7 @@ After:  ``CompiledVariant.run(values)``, what the user's function returns
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,6 +95,23 @@ class CompiledVariant:
     def run(self, values: Sequence[Any], arguments: Any = ()) -> Any:
         """The results of a call; ``arguments`` are what the values were taken from."""
         return self.outputs.assemble(self.call(self.inputs(values)), arguments)
+
+
+@dataclass(frozen=True)
+class EagerVariant(CompiledVariant):
+    """Calls that are not compiled, since they read what no guard can check (``reads``): the function itself runs."""
+
+    function: Callable[..., Any] = field(kw_only=True)
+    reads: tuple[str, ...] = field(kw_only=True)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], reads: Sequence[str], guards: StateGuards) -> "EagerVariant":
+        nothing = Overlap((), None, None)
+        return cls(list, (), 0, (), (), None, nothing, OutputPlan(), guards, function=function, reads=tuple(reads))
+
+    def run(self, values: Sequence[Any], arguments: Any = ()) -> Any:
+        args, kwargs = arguments
+        return self.function(*args, **kwargs)
 
 
 @dataclass

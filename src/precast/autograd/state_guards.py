@@ -84,7 +84,8 @@ class StateGuards:
                 yield f"{first.path} and {other.path} were one tensor"
         for watched, before in self._watched:
             if not is_same(before, now := watched.read()):
-                yield f"{watched.path} was {_told(before)}, is {_told(now)}"
+                changed = f"was {_told(before)}, is {_told(now)}"
+                yield f"{watched.path} {'has changed' if isinstance(now, dict) else changed}"
 
     @contextmanager
     def assumed(self) -> Iterator[None]:
@@ -210,6 +211,8 @@ def is_same(left: Any, right: Any) -> bool:
         return bool(left.hex() == right.hex())
     if type(left) in (tuple, list):
         return len(left) == len(right) and all(map(is_same, left, right))
+    if type(left) is dict:
+        return left.keys() == right.keys() and all(is_same(value, right[key]) for key, value in left.items())
     if type(left) in (set, frozenset):
         return bool(left == right) and set(map(type, left)) == set(map(type, right))
     return type(left) in _PLAIN and bool(left == right)

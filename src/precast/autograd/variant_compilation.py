@@ -15,7 +15,8 @@ from precast.autograd.boundary.wrapped_parts import written_parts
 from precast.autograd.call_key import static_key
 from precast.autograd.call_parts import CallParts
 from precast.autograd.changing_sizes import SizeRoots
-from precast.autograd.compiled_variant import CompiledVariant, Home, OutputPlan, Overlap
+from precast.autograd.compiled_variant import CompiledVariant, EagerVariant, Home, OutputPlan, Overlap
+from precast.autograd.impure_reads import noted_impurities, restored_chance, suspects
 from precast.autograd.job import Job
 from precast.autograd.size_guards import size_check
 from precast.autograd.state_guards import StateGuards
@@ -47,6 +48,7 @@ class AnalyzedCall:
     captured: tuple[Home, ...]
     outputs: OutputPlan
     guards: StateGuards
+    impure_reads: tuple[str, ...]
 
     @property
     def fakes(self) -> list[Any]:
@@ -65,10 +67,18 @@ def analyze_call(
     captured = captured_homes(prepared.state[len(slots) :], state.tensors)
     guards = StateGuards(state)
     flat = _over_tensors(function, prepared, lambda: [*slots.read(), *(read() for read in captured)], outputs, guards)
-    with prepared.fakes.unrecorded():
+    with prepared.fakes.unrecorded(), noted_impurities(suspects(code_being_noted())) as impure_reads:
         facts = analyze(flat, [prepared.fake_inputs[place] for place in places], prepared.fakes.mode)
     return AnalyzedCall(
-        prepared, flat, facts, places, tuple(values[place] for place in places), tuple(captured), outputs, guards
+        prepared=prepared,
+        flat=flat,
+        facts=facts,
+        places=places,
+        tensors=tuple(values[place] for place in places),
+        captured=tuple(captured),
+        outputs=outputs,
+        guards=guards,
+        impure_reads=tuple(dict.fromkeys(impure_reads)),
     )
 
 
@@ -81,8 +91,10 @@ def compile_call(
     roots: SizeRoots,
 ) -> tuple[CompiledVariant, CallParts | None]:
     """Compile what one call needs; also gives of what its call is made, unless inputs are merged before it."""
-    with tracing_session():
+    with tracing_session(), restored_chance():
         analyzed = analyze_call(function, args, kwargs, slots, roots)
+        if analyzed.impure_reads:
+            return EagerVariant.of(function, analyzed.impure_reads, analyzed.guards), None
         prepared = analyzed.prepared
         overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated, written_parts(analyzed.facts.inputs))
         static_inputs = tuple(range(len(slots) or len(job.static_inputs)))

@@ -20,6 +20,7 @@ import torch
 
 from precast.capture.module_state import module_names, root_modules
 from precast.capture.reads import Reads, variables_read
+from precast.options import environment_variables
 from precast.tracing.trusted_code import is_machinery, is_trusted
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -31,6 +32,7 @@ _WITHOUT_MEANING = (
     type(threading.RLock()), torch.Tensor, torch.Generator, ModuleType, str, bytes, int, float, complex, type(None),
 )  # fmt: skip
 _OPEN_LIBRARY_CLASSES = (SimpleNamespace, argparse.Namespace, UserDict, UserList, threading.local)
+_READS_ENVIRONMENT = "os _Environ.__getitem__"
 _DEEPEST = 200
 
 
@@ -100,6 +102,8 @@ def reachable_state(function: Callable[..., Any], reads: Reads) -> ReachableStat
         value = namespace[variable]
         if not isinstance(value, ModuleType):
             walk.place(Place(_variable_path(module_name, variable), namespace, variable), value)
+    if reads.names is None or _READS_ENVIRONMENT in reads.functions:
+        walk.found.watched.append(Watched("the environment", environment_variables))
     return walk.found
 
 

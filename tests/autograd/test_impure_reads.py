@@ -1,0 +1,115 @@
+"""Clocks, chance outside of torch, files, the environment: read as in eager, and never constants of a graph."""
+
+import os
+import random
+import time
+import warnings
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import precast
+from precast.autograd import aot_function
+from precast.compilers import nop
+
+X = torch.ones(3)
+
+
+def by_chance(x):
+    return x * random.random()
+
+
+def by_choice(x):
+    return x * random.choice([1, 2, 3, 4, 5, 6, 7])
+
+
+def by_numpy(x):
+    return x + float(np.random.rand())
+
+
+def by_clock(x):
+    return x + time.perf_counter_ns()
+
+
+def by_date(x):
+    return x + datetime.now().microsecond
+
+
+def by_file(x):
+    return x + len(Path(__file__).read_text())
+
+
+def by_opened_file(x):
+    with open(__file__) as file:
+        return x + len(file.read())
+
+
+IMPURE = [by_chance, by_choice, by_numpy, by_clock, by_date, by_file, by_opened_file]
+
+
+@pytest.mark.parametrize("function", IMPURE, ids=lambda function: function.__name__)
+def test_impure_programs_run_as_in_eager_and_that_is_told_once(function):
+    compiled = aot_function(function, nop)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            compiled(X)
+    (message,) = [str(each.message) for each in caught]
+    assert f"{function.__name__} runs uncompiled" in message
+    assert __file__ in message or "random numbers" in message
+    for seed in (1, 2):
+        results = []
+        for run in (function, compiled):
+            random.seed(seed)
+            np.random.seed(seed)
+            results.append(run(X))
+        if function in (by_chance, by_choice, by_numpy, by_file):
+            assert torch.equal(*results)
+
+
+def test_impure_code_that_does_not_run_is_no_matter():
+    def timed(x, verbose=False):
+        started = time.time() if verbose else 0.0
+        return x * 2 + started
+
+    compiled = aot_function(timed, nop)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(compiled(X), X * 2)
+
+
+def test_only_the_calls_that_are_impure_run_uncompiled():
+    def skipping(x, training):
+        return x if training and random.random() < 0.0 else x * 2
+
+    compiled = aot_function(skipping, nop)
+    with pytest.warns(UserWarning, match="runs uncompiled"):
+        compiled(X, True)
+    before = random.getstate()
+    assert torch.equal(compiled(X, False), X * 2)
+    assert random.getstate() == before
+
+
+def test_compiling_draws_no_numbers():
+    random.seed(3)
+    np.random.seed(3)
+    expected = random.random(), np.random.rand()
+    random.seed(3)
+    np.random.seed(3)
+    with pytest.warns(UserWarning, match="runs uncompiled"):
+        result = aot_function(lambda x: x * random.random() + float(np.random.rand()), nop)(X)
+    assert torch.equal(result, X * expected[0] + expected[1])
+
+
+def test_the_environment_is_a_guard(monkeypatch):
+    def scaled(x):
+        return x * float(os.environ.get("SCALE_OF_THIS_TEST", "2"))
+
+    compiled = aot_function(scaled, nop)
+    assert torch.equal(compiled(X), X * 2)
+    monkeypatch.setenv("SCALE_OF_THIS_TEST", "5")
+    assert torch.equal(compiled(X), X * 5)
+    assert precast.variants(compiled)[1].reason == "the environment has changed"
