@@ -4,6 +4,7 @@ Before: ``values``, the module state and the leaves of a call that fits
 After:  ``CompiledVariant.run(values)``, what the user's function returns
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from precast.autograd.boundary.duplicate_inputs import DuplicatePlan
     from precast.autograd.boundary.synthetic_bases import SyntheticBasePlan
     from precast.autograd.boundary.wrapped_parts import WrittenParts
+    from precast.capture.state_snapshot import Write
 
 SizeCheck = Callable[[Sequence[Any]], bool]
 """Whether real inputs have sizes for which a trace is valid."""
+
+_CONTAINERS = (list, dict, set)
 
 Home = Callable[[], Any]
 """Reads one tensor from where the program finds it."""
@@ -119,7 +123,8 @@ class OutputPlan:
     """How flat tensor results become what the user's function returns; filled while it is traced.
 
     ``build``, if given, makes the containers in place of the ``tree``. With ``has_changes``, results are a pair: what
-    is returned, and what containers of the arguments hold afterwards.
+    is returned, and what containers of the arguments hold afterwards. ``writes`` say where in Python's state the last
+    results are put.
     """
 
     constants: dict[int, Any] | None = None
@@ -128,14 +133,22 @@ class OutputPlan:
     build: Callable[[Iterator[Any]], Any] | None = None
     has_changes: bool = False
     refers_to_arguments: bool = False
+    writes: "tuple[Write, ...]" = ()
 
-    def split(self, outputs: Sequence[Any], tree: pytree.TreeSpec, *, has_changes: bool = False) -> list[Any]:
+    def split(
+        self,
+        outputs: Sequence[Any],
+        tree: pytree.TreeSpec,
+        *,
+        has_changes: bool = False,
+        writes: "tuple[Write, ...]" = (),
+    ) -> list[Any]:
         """Note the plain values among the outputs, and give the others."""
         kept = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
         self.constants = {i: output for i, output in enumerate(outputs) if not isinstance(output, kept)}
-        self.tree, self.has_changes = tree, has_changes
+        self.tree, self.has_changes, self.writes = tree, has_changes, writes
         self.refers_to_arguments = any(isinstance(value, ArgumentContainer) for value in self.constants.values())
-        self.is_single = tree.is_leaf() and not self.constants
+        self.is_single = tree.is_leaf() and not self.constants and not writes
         return [output for output in outputs if isinstance(output, kept)]
 
     def assemble(self, results: Sequence[Any], arguments: Any = ()) -> Any:
@@ -148,12 +161,26 @@ class OutputPlan:
         for position, constant in self.constants.items():
             is_container = isinstance(constant, ArgumentContainer)
             outputs.insert(position, containers[constant.number] if is_container else constant)
+        written = self._taken_writes(outputs)
         built = self._built(outputs)
+        for write, values in written:
+            write.put(values)
         if not self.has_changes:
             return built
         result, changes = built
         apply_changes(containers, changes)
         return result
+
+    def _taken_writes(self, outputs: list[Any]) -> "list[tuple[Write, list[Any]]]":
+        """What is to be written into Python's state, taken from the end of the outputs."""
+        found = []
+        for write in reversed(self.writes):
+            start = len(outputs) - len(write.values)
+            # Not one container for all calls: it may be changed between them.
+            values = [copy.copy(value) if type(value) in _CONTAINERS else value for value in outputs[start:]]
+            del outputs[start:]
+            found.append((write, values))
+        return found[::-1]
 
     def _built(self, outputs: list[Any]) -> Any:
         if self.build is not None:

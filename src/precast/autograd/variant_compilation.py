@@ -59,7 +59,7 @@ def analyze_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], slots: ModuleSlots, roots: SizeRoots
 ) -> AnalyzedCall:
     """Find out all that a trace needs to know. Must run inside a ``tracing_session``."""
-    prepared = prepare(function, args, kwargs, size_roots=roots)
+    prepared = prepare(function, args, kwargs, size_roots=roots, keeps_writes=True)
     values = [*(item.tensor for item in prepared.state), *prepared.call.leaves]
     places = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
     outputs = OutputPlan()
@@ -135,11 +135,11 @@ def _over_tensors(
         inputs = list(template)
         for place, tensor in zip(places, tensors, strict=True):
             inputs[place] = tensor
-        flat = FlatCallable(function, state(), tree, returns_changes=True)
+        flat = FlatCallable(function, state(), tree, returns_changes=True, returns_writes=True)
         with guards.assumed():
             results = flat(*inputs)
         assert flat.out_tree is not None, "the function has run"
-        return outputs.split(results, flat.out_tree, has_changes=flat.has_changes)
+        return outputs.split(results, flat.out_tree, has_changes=flat.has_changes, writes=flat.writes)
 
     return run
 

@@ -26,6 +26,7 @@ from precast.capture.dynamic_shapes import (
 from precast.capture.failures import explained_failures
 from precast.capture.module_state import StateTensor, constant_names, module_names, module_state, root_modules
 from precast.capture.python_state import watched_python_state
+from precast.capture.state_snapshot import Write
 from precast.errors import InputTypeError, StateMutationError
 from precast.ir.opened_objects import PLAIN_TYPES, opened
 from precast.ir.signature import InputKind
@@ -43,7 +44,7 @@ class FlatCallable:
     Tensors of the state are exchanged for the given inputs wherever the program meets them. The tree of the results
     is known after the first run, in ``out_tree``. With ``returns_changes``, containers of the arguments among the
     results are an ``ArgumentContainer``; where the program changed any (``has_changes``), results are a pair with
-    what these hold now.
+    what these hold now. With ``returns_writes``, what it wrote elsewhere (``writes``) comes last.
     """
 
     def __init__(
@@ -53,13 +54,16 @@ class FlatCallable:
         tree: pytree.TreeSpec,
         *,
         returns_changes: bool = False,
+        returns_writes: bool = False,
     ) -> None:
         self._function = function
         self._state = tuple(state)
         self._tree = tree
         self._returns_changes = returns_changes
+        self._returns_writes = returns_writes
         self.out_tree: pytree.TreeSpec | None = None
         self.has_changes = False
+        self.writes: tuple[Write, ...] = ()
 
     def __call__(self, *flat: Any) -> list[Any]:
         stand_ins = dict(zip(map(id, self._state), flat, strict=False))
@@ -88,8 +92,8 @@ class FlatCallable:
                 )
             stand_in.copy_(value)
 
-        watched = watched_python_state(self._function, update_buffer)
-        with explained_failures(), watched, captured.exchanged(), averages_by_tensors():
+        watched = watched_python_state(self._function, update_buffer, returns_writes=self._returns_writes)
+        with explained_failures(), watched as writes, captured.exchanged(), averages_by_tensors():
             result = run_users_code(self._function, *args, **kwargs)
         changes = containers.changes()
         self.has_changes = bool(changes)
@@ -97,7 +101,11 @@ class FlatCallable:
         outputs, self.out_tree = pytree.tree_flatten(results, is_leaf=containers.__contains__)
         outputs = [containers.stand_in(output) for output in outputs]
         _check_outputs(outputs)
-        return [captured.substitute(output) for output in outputs]
+        outputs = [captured.substitute(output) for output in outputs]
+        if not self._returns_writes:
+            return outputs
+        self.writes = tuple(writes)
+        return [*outputs, *(value for write in writes for value in write.values)]
 
 
 @dataclass(frozen=True)
@@ -123,10 +131,12 @@ def prepare(
     *,
     dynamic_shapes: Any = None,
     size_roots: Mapping[tuple[int, int], str] | None = None,
+    keeps_writes: bool = False,
 ) -> PreparedCall:
     """Flatten the call, find its state, make fake inputs. Must run inside a ``tracing_session``.
 
-    ``size_roots`` names the symbols of sizes by leaf and dimension, in place of ``dynamic_shapes``.
+    ``size_roots`` names the symbols of sizes by leaf and dimension, in place of ``dynamic_shapes``. With
+    ``keeps_writes``, a program may leave tensors in Python's state: someone will see to it that they get there.
     """
     call = flatten_call(function, args, kwargs)
     roots = root_modules(function)
@@ -148,7 +158,7 @@ def prepare(
         assert isinstance(copy, torch.Tensor), "copies of tensors are tensors"
         return copy
 
-    first = FlatCallable(function, [item.tensor for item in state], call.tree)
+    first = FlatCallable(function, [item.tensor for item in state], call.tree, returns_writes=keeps_writes)
     with fakes.mode, dispatch_for(fake_leaves), fakes.unrecorded():
         # The run may resize or transpose its inputs: what is traced afterwards must find them as they were.
         discovered = first.discover(fresh_copies([*fake_state, *fake_leaves]), make_stand_in)

@@ -2,139 +2,70 @@
 
 A traced call runs once on fake tensors. What it assigns to module attributes, closure variables or containers in them
 would stay behind as fake tensors, and would not happen again when the graph runs. So: a tensor assigned to a buffer
-becomes an update of that buffer, any other tensor left behind is an error, and all else is restored.
+becomes an update of that buffer, any other tensor left behind is an error, and all else is put back and told of.
 """
 
+import dis
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import FunctionType
+from types import CodeType
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch.utils import _pytree as pytree
 
 from precast.capture.module_state import root_modules
+from precast.capture.state_snapshot import StateSnapshot, Write, traced_tensors
 from precast.errors import StateMutationError
-from precast.tracing.captured_tensors import is_real_tensor
-from precast.tracing.provenance import innermost_users_line
+from precast.tracing.executed_code import code_being_noted
+from precast.tracing.provenance import innermost_users_line, is_users_file
 
 _log = logging.getLogger("precast.capture")
-_CONTAINERS = (list, dict, set)
-_MISSING = object()
-
-
-@dataclass
-class Slot:
-    """One place that holds Python state: a module's attribute or buffer, or a closure variable."""
-
-    name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], None]
-    before: Any
-    contents: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.contents = self.before.copy() if type(self.before) in _CONTAINERS else None
-
-    def left_behind(self) -> list[torch.Tensor]:
-        """Traced tensors that are in this slot now."""
-        now = self.read()
-        same = now is self.before and (self.contents is None or _same_items(now, self.contents))
-        return [] if same or now is _MISSING else _traced_tensors(now)
-
-    def restore(self) -> bool:
-        """Put back what was there; tells whether anything had changed."""
-        changed = self.contents is not None and not _same_items(self.before, self.contents)
-        if changed:
-            _refill(self.before, self.contents)
-        if self.read() is not self.before:
-            self.write(self.before)
-            changed = True
-        return changed
 
 
 @contextmanager
 def watched_python_state(
-    function: Callable[..., Any], update_buffer: Callable[[torch.Tensor, torch.Tensor], None]
-) -> Iterator[None]:
-    """Restore the state around ``function`` when the block ends; ``update_buffer(old, new)`` records assignments."""
+    function: Callable[..., Any],
+    update_buffer: Callable[[torch.Tensor, torch.Tensor], None],
+    *,
+    returns_writes: bool,
+) -> Iterator[list[Write]]:
+    """Restore the state around ``function`` when the block ends; ``update_buffer(old, new)`` records assignments.
+
+    When it has ended, the list tells what else was written. Tensors among that are an error where nobody asks
+    (``returns_writes``), and in attributes of modules.
+    """
     roots = root_modules(function)
     modules = {
         id(m): (".".join(filter(None, (prefix, path))), m)
         for prefix, root in roots.items()
         for path, m in root.named_modules()
     }
-    attributes = [slot for path, module in modules.values() for slot in _attribute_slots(module, path)]
-    attributes += _closure_slots(function)
-    buffers = [slot for path, module in modules.values() for slot in _buffer_slots(module, path)]
-    known = {id(module): set(vars(module)) for _, module in modules.values()}
+    snapshot = StateSnapshot(function, code_being_noted())
+    buffers = [(module._buffers, dict(module._buffers)) for _, module in modules.values()]
     assigned_at: dict[str, str | None] = {}
+    writes: list[Write] = []
     try:
         with _noted_assignments({key: path for key, (path, _) in modules.items()}, assigned_at):
-            yield
-        for slot in buffers:
-            now = slot.read()
-            if now is not slot.before and isinstance(now, torch.Tensor):
-                update_buffer(slot.before, now)
-        leaks = {slot.name for slot in attributes if slot.left_behind()} | set(_new_leaks(modules, known))
+            yield writes
+        for held, before in buffers:
+            for name, old in before.items():
+                if isinstance(now := held.get(name), torch.Tensor) and now is not old:
+                    update_buffer(old, now)
+        writes += snapshot.writes()
+        refused = [write for write in writes if write.is_of_module or not returns_writes]
+        leaks = {write.path for write in refused if traced_tensors(write.values)}
         if leaks:
             raise _leak_error(sorted(leaks), assigned_at)
     finally:
-        for slot in (*buffers, *attributes):
-            if slot.restore() and slot not in buffers:
-                _log.info("%s changed while tracing; compiled calls will not repeat that", slot.name)
-        for _, module in modules.values():
-            for name in set(vars(module)) - known[id(module)]:
-                delattr(module, name)
-
-
-def _attribute_slots(module: torch.nn.Module, path: str) -> Iterator[Slot]:
-    for name, value in vars(module).items():
-        if name in ("_parameters", "_modules", "_buffers"):
-            continue
-        yield Slot(
-            f"{path}.{name}" if path else name,
-            lambda module=module, name=name: vars(module).get(name, _MISSING),  # type: ignore[misc]
-            lambda value, module=module, name=name: module.__dict__.__setitem__(name, value),  # type: ignore[misc]
-            value,
-        )
-
-
-def _buffer_slots(module: torch.nn.Module, path: str) -> Iterator[Slot]:
-    for name, value in module._buffers.items():
-        yield Slot(
-            f"{path}.{name}" if path else name,
-            lambda module=module, name=name: module._buffers.get(name, _MISSING),  # type: ignore[misc]
-            lambda value, module=module, name=name: module._buffers.__setitem__(name, value),  # type: ignore[misc]
-            value,
-        )
-
-
-def _closure_slots(function: Callable[..., Any]) -> Iterator[Slot]:
-    if not isinstance(function, FunctionType):
-        return
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            continue
-        yield Slot(
-            f"the variable {name}",
-            lambda cell=cell: cell.cell_contents,  # type: ignore[misc]
-            lambda value, cell=cell: setattr(cell, "cell_contents", value),  # type: ignore[misc]
-            value,
-        )
-
-
-def _new_leaks(modules: dict[int, tuple[str, torch.nn.Module]], known: dict[int, set[str]]) -> Iterator[str]:
-    for path, module in modules.values():
-        for name in set(vars(module)) - known[id(module)]:
-            if _traced_tensors(vars(module)[name]):
-                yield f"{path}.{name}" if path else name
+        for held, before in buffers:
+            if any(held.get(name) is not tensor for name, tensor in before.items()):
+                held.update(before)
+        for path in snapshot.restore():
+            _log.debug("%s changed while tracing", path)
 
 
 @contextmanager
@@ -153,8 +84,29 @@ def _noted_assignments(paths: dict[int, str], assigned_at: dict[str, str | None]
         yield
 
 
+def _line_naming(path: str) -> str | None:
+    """The first line of the user's program that names something by the last of the words that it names at all."""
+    executed = code_being_noted()
+    codes = [] if executed is None else [each.code for each in executed.seen.values()]
+    own = [code for code in codes if is_users_file(code.co_filename)]
+    for word in reversed(re.findall(r"[^\W\d]\w*", path)):
+        for code in own:
+            for line, instruction in _lines(code):
+                if instruction.argval == word and instruction.opname.startswith("LOAD_"):
+                    return f"{code.co_filename}:{line}, in {code.co_name}"
+    return None
+
+
+def _lines(code: CodeType) -> Iterator[tuple[int, dis.Instruction]]:
+    line = code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        if instruction.positions is not None:
+            line = instruction.positions.lineno or line
+        yield line, instruction
+
+
 def _leak_error(names: list[str], assigned_at: dict[str, str | None]) -> StateMutationError:
-    places = [line for name in names if (line := assigned_at.get(name))]
+    places = [line for name in names if (line := assigned_at.get(name) or _line_naming(name))]
     return StateMutationError(
         f"The program stores a tensor in {', '.join(names)}.",
         at="; ".join(places) or None,
@@ -163,24 +115,3 @@ def _leak_error(names: list[str], assigned_at: dict[str, str | None]) -> StateMu
     )
 
 
-def _traced_tensors(value: Any) -> list[torch.Tensor]:
-    leaves = list(value) if isinstance(value, set) else pytree.tree_leaves(value)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not is_real_tensor(leaf)]
-
-
-def _same_items(container: Any, contents: Any) -> bool:
-    if len(container) != len(contents):
-        return False
-    if isinstance(container, set):
-        return bool(container == contents)
-    left = container.values() if isinstance(container, dict) else container
-    right = contents.values() if isinstance(container, dict) else contents
-    return all(a is b for a, b in zip(left, right, strict=True))
-
-
-def _refill(container: Any, contents: Any) -> None:
-    container.clear()
-    if isinstance(container, list):
-        container.extend(contents)
-    else:
-        container.update(contents)

@@ -45,6 +45,7 @@ class Place:
     key: Any
     is_attribute: bool = False
     owner: type | None = None
+    is_variable: bool = False
 
     def read(self) -> Any:
         return getattr(self.holder, self.key) if self.is_attribute else self.holder[self.key]
@@ -63,6 +64,8 @@ class Sized:
     path: str
     holder: Any
     may_read: Callable[[Any], bool]
+    owner: type | None = None
+    is_module: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +74,7 @@ class Watched:
 
     path: str
     read: Callable[[], Any]
+    holder: Any = None
 
 
 @dataclass
@@ -87,24 +91,31 @@ class ReachableState:
     kept: list[Any] = field(default_factory=list)
 
 
-def reachable_state(function: Callable[..., Any], reads: Reads) -> ReachableState:
+def reachable_state(function: Callable[..., Any] | None, reads: Reads) -> ReachableState:
     """What ``function`` can reach now, as far as ``reads`` goes."""
-    roots = root_modules(function)
+    roots = {} if function is None else root_modules(function)
     names = module_names(roots)
     tree = {id(module): module for root in roots.values() for module in root.modules()}
     walk = _Walk(reads, {key: names[key] for key in tree})
     name = getattr(function, "__name__", type(function).__name__)
-    walk.prefix = type(function).__name__ if isinstance(function, torch.nn.Module) else name
+    if not reads.state_only:
+        walk.prefix = type(function).__name__ if isinstance(function, torch.nn.Module) else name
     for module in tree.values():
         walk.visit(module, walk.module_path(module))
     walk.visit(function, walk.prefix)
     for namespace, module_name, variable in reads.variables:
         value = namespace[variable]
         if not isinstance(value, ModuleType):
-            walk.place(Place(_variable_path(module_name, variable), namespace, variable), value)
+            path = _variable_path(module_name, variable)
+            walk.place(Place(path, namespace, variable, is_variable=True), value)
     if reads.names is None or _READS_ENVIRONMENT in reads.functions:
         walk.found.watched.append(Watched("the environment", environment_variables))
     return walk.found
+
+
+def join_path(path: str, name: Any) -> str:
+    """The path of something in what ``path`` leads to; the root itself has none."""
+    return f"{path}.{name}" if path else str(name)
 
 
 def _variable_path(module: str, name: str) -> str:
@@ -117,6 +128,7 @@ class _Walk:
         self._tree = tree
         self._visited: set[int] = set()
         self._depth = 0
+        self._name = ""
         self.prefix = ""
         self.found = ReachableState()
 
@@ -129,7 +141,9 @@ class _Walk:
             self.found.tensors.setdefault(id(value), []).append(place)
         self.found.places.append(place)
         self.found.values.append(value)
-        self.visit(value, place.path)
+        name = self._name if place.is_attribute and place.key == "cell_contents" else place.key
+        if not (type(value) is list and self._reads.only_appends_to(name)):
+            self.visit(value, place.path)
 
     def visit(self, value: Any, path: str) -> None:
         """Note what a value holds."""
@@ -160,7 +174,7 @@ class _Walk:
         elif isinstance(value, (dict, MappingProxyType)):
             self._dict(value, path)
         elif isinstance(value, set):
-            self.found.watched.append(Watched(path, partial(frozenset, value)))
+            self.found.watched.append(Watched(path, partial(frozenset, value), value))
         elif (held := _parts_of(value)) is not None:
             for part in held:
                 self.visit(part, path)
@@ -172,24 +186,24 @@ class _Walk:
         self.found.objects.append((path, module))
         self.visit(type(module), type(module).__name__)
         may_read = _always if self._reads.opens(type(module)) else self._reads.may_read
-        self.found.sized.append(Sized(path, held, may_read))
+        self.found.sized.append(Sized(path, held, may_read, is_module=True))
         has_hooks = any(held.get(name) for name in _HOOKS)
         if not has_hooks:
-            self.found.empty += [(f"{path}.{name}", held[name]) for name in _HOOKS if name in held]
+            self.found.empty += [(join_path(path, name), held[name]) for name in _HOOKS if name in held]
         known = {"training"} if is_in_tree else set()
         known |= set() if has_hooks else _ABOUT_HOOKS
         for name, value in held.items():
             if name in _OWN_OF_MODULES:
                 self._own_of_module(value, path, is_in_tree=is_in_tree)
             elif may_read(name) and name not in known:
-                self.place(Place(f"{path}.{name}", held, name), value)
+                self.place(Place(join_path(path, name), held, name), value)
 
     def _own_of_module(self, held: dict[str, Any], path: str, *, is_in_tree: bool) -> None:
         """Parameters, buffers and submodules; those of the tree are inputs, and part of what variants are found by."""
         if not is_in_tree:
             self.found.sized.append(Sized(path, held, _always))
         for name, value in held.items():
-            place = Place(f"{path}.{name}", held, name)
+            place = Place(join_path(path, name), held, name)
             if not is_in_tree:
                 self.place(place, value)
             elif isinstance(value, torch.Tensor):
@@ -205,13 +219,13 @@ class _Walk:
                 continue
             held = vars(base)
             if not trusted:
-                self.found.sized.append(Sized(base.__qualname__, held, self._reads.may_read))
+                self.found.sized.append(Sized(base.__qualname__, held, self._reads.may_read, base))
             for name, value in held.items():
                 if self._counts_in_class(name, value) and (not trusted or name == "forward"):
                     self.place(Place(f"{base.__qualname__}.{name}", held, name, owner=base), value)
 
     def _counts_in_class(self, name: str, value: Any) -> bool:
-        is_idle = isinstance(value, FunctionType) and not self._reads.runs(value)
+        is_idle = isinstance(value, FunctionType) and (self._reads.state_only or not self._reads.runs(value))
         return self._reads.may_read(name) and name not in _UNTOLD and not is_idle
 
     def _function(self, function: FunctionType, path: str) -> None:
@@ -220,6 +234,7 @@ class _Walk:
         trusted = is_trusted(function.__module__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if name != "__class__" and _is_bound(cell):
+                self._name = name
                 place = Place(f"the variable {name} of {function.__name__}", cell, "cell_contents", is_attribute=True)
                 self.place(place, cell.cell_contents)
         if trusted:
@@ -229,7 +244,7 @@ class _Walk:
                 self.place(Place(f"the defaults of {function.__name__}", function, name, is_attribute=True), value)
         if vars(function):
             self._named_items(vars(function), path)
-        if self._reads.names is None:
+        if self._reads.names is None and not self._reads.state_only:
             for namespace, module, name in variables_read(function.__code__, function.__globals__, function.__module__):
                 if not isinstance(namespace[name], ModuleType):
                     self.place(Place(_variable_path(module, name), namespace, name), namespace[name])
@@ -277,14 +292,14 @@ class _Walk:
             slots = () if is_trusted(base.__module__) else vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 if self._reads.may_read(name) and name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                    self.place(Place(f"{path}.{name}", value, name, is_attribute=True), getattr(value, name))
+                    self.place(Place(join_path(path, name), value, name, is_attribute=True), getattr(value, name))
 
     def _named_items(self, held: dict[str, Any], path: str, *, all_of_them: bool = False) -> None:
         may_read = _always if all_of_them else self._reads.may_read
         self.found.sized.append(Sized(path, held, may_read))
         for name, value in held.items():
             if may_read(name):
-                self.place(Place(f"{path}.{name}", held, name), value)
+                self.place(Place(join_path(path, name), held, name), value)
 
 
 _UNTOLD = frozenset({

@@ -4,8 +4,9 @@ Before: code objects, as they were seen to run
 After:  the names of all attributes that this code can look up, and the variables of modules that it refers to
 """
 
+import dis
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -21,14 +22,21 @@ Variable = tuple[dict[str, Any], str, str]
 class Reads:
     """The ``names`` of attributes, the ``variables``, and by their names:
 
-    ``functions`` that ran, and ``opened`` classes, of which all attributes count. ``names`` are None where the program
-    was not watched: then it may read and run anything.
+    ``functions`` that ran, ``opened`` classes, of which all attributes count, and ``appended`` variables, with which
+    the program does nothing but append. ``names`` are None where it was not watched: it may read and run anything.
     """
 
     names: frozenset[str] | None
     variables: tuple[Variable, ...] = ()
     functions: frozenset[str] = frozenset()
     opened: frozenset[str] = frozenset()
+    appended: frozenset[str] = frozenset()
+    state_only: bool = False
+    """Anything may be read that is data; code is not followed."""
+
+    @classmethod
+    def of_all_state(cls, variables: tuple[Variable, ...]) -> "Reads":
+        return cls(None, variables, state_only=True)
 
     @classmethod
     def of(cls, executed: ExecutedCode | None) -> "Reads":
@@ -40,7 +48,8 @@ class Reads:
         own = [each for each in telling if not is_trusted(_module_of(each))]
         opened = frozenset(map(class_name, executed.opened))
         functions = frozenset(_function_name(_module_of(each), each.code) for each in telling)
-        return cls(frozenset(names | executed.looked_up), tuple(_variables_of(own)), functions, opened)
+        variables, appended = tuple(_variables_of(own)), _only_appended([each.code for each in own])
+        return cls(frozenset(names | executed.looked_up), variables, functions, opened, appended)
 
     def may_read(self, name: Any) -> bool:
         return self.names is None or name in self.names
@@ -49,9 +58,32 @@ class Reads:
         name = _function_name(function.__globals__.get("__name__"), function.__code__)
         return self.names is None or name in self.functions
 
+    def only_appends_to(self, name: Any) -> bool:
+        return name in self.appended
+
     def opens(self, kind: type) -> bool:
         """Whether the program may read any attribute of objects of this class."""
         return self.names is None or class_name(kind) in self.opened
+
+
+def _only_appended(codes: Sequence[CodeType]) -> frozenset[str]:
+    """Names that stand before ``.append`` or ``.extend`` wherever they stand."""
+    appended: set[str] = set()
+    used: set[str] = set()
+    for code in codes:
+        if not _GROWING.intersection(code.co_names):
+            used.update(_words_of(code), code.co_freevars)
+            continue
+        instructions = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+        used.update(constant for constant in code.co_consts if isinstance(constant, str))
+        for instruction, following in zip(instructions, [*instructions[1:], None], strict=True):
+            if instruction.opname.startswith("LOAD_") and isinstance(name := instruction.argval, str):
+                grows = following is not None and following.argval in _GROWING
+                (appended if grows and following.opname in ("LOAD_METHOD", "LOAD_ATTR") else used).add(name)
+    return frozenset(appended - used)
+
+
+_GROWING = frozenset({"append", "extend"})
 
 
 def _function_name(module: Any, code: CodeType) -> str:

@@ -40,6 +40,7 @@ class ExecutedCode:
     seen: dict[int, Executed] = field(default_factory=dict)
     looked_up: set[str] = field(default_factory=set)
     opened: set[type] = field(default_factory=set)
+    observers: list[Observer] = field(default_factory=list)
     is_complete: bool = False
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -55,6 +56,8 @@ class ExecutedCode:
                 if "__dict__" in frame.f_code.co_names and not is_trusted(frame.f_globals.get("__name__")):
                     self.opened.update(_types_at_hand(frame))
                 observe(executed)
+                for observer in self.observers:
+                    observer(executed)
 
         # The collector may run finalizers of anything that the process has left behind.
         is_collecting = gc.isenabled()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from precast.tracing.executed_code import ExecutedCode
 
 KIND = "calls"
+_NAME_SETS = ("functions", "opened", "appended")
 
 _log = logging.getLogger("precast.autograd")
 
@@ -113,14 +114,9 @@ def _describe_all(content: Mapping[str, Any], description: Description) -> None:
 
 
 def _reads_data(reads: Reads) -> dict[str, Any]:
-    names = None if reads.names is None else sorted(reads.names)
     variables = [(module, name) for _, module, name in reads.variables]
-    return {
-        "names": names,
-        "variables": variables,
-        "functions": sorted(reads.functions),
-        "opened": sorted(reads.opened),
-    }
+    data = {name: sorted(getattr(reads, name)) for name in _NAME_SETS}
+    return data | {"names": None if reads.names is None else sorted(reads.names), "variables": variables}
 
 
 def _reads(data: Mapping[str, Any]) -> Reads:
@@ -131,7 +127,8 @@ def _reads(data: Mapping[str, Any]) -> Reads:
         if name not in namespace:
             raise Indescribable(f"{module}.{name}, which is not there")
         variables.append((namespace, module, name))
-    return Reads(names, tuple(variables), frozenset(data["functions"]), frozenset(data["opened"]))
+    named = {name: frozenset(data[name]) for name in _NAME_SETS}
+    return Reads(names, tuple(variables), **named)
 
 
 def _describe_environment(description: Description) -> None:

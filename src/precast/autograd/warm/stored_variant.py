@@ -48,6 +48,8 @@ def variant_data(
     variant: CompiledVariant, parts: CallParts, compilers: Mapping[str, StandAloneCompiler]
 ) -> dict[str, Any]:
     """The variant as plain data. Raises Indescribable where it is more than that."""
+    if variant.outputs.writes:
+        raise Indescribable("what the program writes into Python's state")
     if variant.captured or variant.sizes is not None or parts.regenerate is not None:
         raise Indescribable("captured tensors, symbolic sizes or aliased outputs")
     if any(layout for sides in parts.layouts.values() for side in sides for layout in side):
