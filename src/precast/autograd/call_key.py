@@ -154,8 +154,14 @@ def what_changes(keys: Sequence[tuple[Any, ...]], names: Sequence[str]) -> str:
     return "; ".join(parts) or "sizes that do not satisfy the guards, or which inputs overlap"
 
 
+def _value_in_words(key: tuple[Any, ...]) -> str:
+    if key[0] is float:
+        return repr(float.fromhex(key[1]))
+    return "a tensor" if len(key) > 2 else repr(key[-1])
+
+
 def _difference(left: tuple[Any, ...], right: tuple[Any, ...]) -> str:
     names = ("sizes", "dtype", "requires_grad", "strides", "device", "type")
     if len(left) != len(names) or len(right) != len(names):
-        return f"value {left[-1]!r}, then {right[-1]!r}"
+        return f"value {_value_in_words(left)}, then {_value_in_words(right)}"
     return ", ".join(f"{name} {a} then {b}" for name, a, b in zip(names, left, right, strict=True) if a != b)

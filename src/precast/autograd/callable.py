@@ -16,10 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as pytree
 
 from precast.autograd.ambient import in_ambient
 from precast.autograd.call_key import PlainTensors, ambient_key, dynamic_key
 from precast.autograd.call_parts import Gradients
+from precast.autograd.changing_numbers import ChangingNumbers, sizes_of_numbers
 from precast.autograd.changing_sizes import SizeRoots, SizesMet, all_sizes
 from precast.autograd.compiled_variant import CompiledVariant, EagerVariant
 from precast.autograd.compilers_in_use import CompilersInUse, get_ready
@@ -30,17 +32,22 @@ from precast.autograd.variant_table import InputNames, Record, Variant, VariantT
 from precast.autograd.warm.second_order import second_order_later
 from precast.autograd.warm.start import warm_start
 from precast.capture.module_state import module_state, root_modules
+from precast.errors import PrecastError
 from precast.ir.opened_objects import flatten_opened
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.session import in_tracing_session
 
 if TYPE_CHECKING:
+    from precast.capture.number_inputs import NumberInputs
     from precast.ir.boundary import BoundaryFacts
 
 _log = logging.getLogger("precast.autograd")
 _MANY_VARIANTS = 8
 _MOST_VARIANTS = 64
 _PLAIN = {torch.Tensor}
+_peek_transform = torch._C._functorch.peek_interpreter_stack
+# What is raised where a program, or a compiler, wants a number and no symbol; what has other causes is raised again.
+_REFUSALS_OF_NUMBERS = (PrecastError, RuntimeError, TypeError, ValueError)
 
 
 class _Repeated(NamedTuple):
@@ -86,6 +93,7 @@ class AotCallable:
         self._latest: CompiledVariant | None = None
         self._repeated: _Repeated | None = None
         self._sizes_met = SizesMet()
+        self._numbers = ChangingNumbers(from_start=dynamic is True and not order)
         self._slots: ModuleSlots | None = None
         self._holds_state: bool = getattr(compilers.inference, "holds_state", False)
         self._held: list[torch.Tensor] = []
@@ -96,18 +104,29 @@ class AotCallable:
         if in_tracing_session() and not is_compiler_running():
             # Called by a function that is being compiled: becomes a part of that one.
             return self._function(*args, **kwargs)
-        values, circumstances = self._values(args, kwargs)
-        variant = self._find(values, circumstances) or self._compile(args, kwargs, values, circumstances)
+        if _peek_transform() is not None:
+            # Called by vmap, grad and their like, which have to see every operation.
+            return self._function(*args, **kwargs)
+        values: Sequence[Any]
+        values, circumstances, numbers = self._values(args, kwargs)
+        variant = self._find(values, circumstances)
+        if variant is None:
+            variant, values = self._compile(args, kwargs, values, circumstances, numbers)
         return variant.run(values, (args, kwargs))
 
     def compile_for(self, *args: Any, **kwargs: Any) -> None:
         """Compile what a call like this one needs, without running it."""
-        values, circumstances = self._values(args, kwargs)
+        values, circumstances, numbers = self._values(args, kwargs)
         if self._find(values, circumstances) is None:
-            self._compile(args, kwargs, values, circumstances)
+            self._compile(args, kwargs, values, circumstances, numbers)
 
-    def _values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], tuple[Any, ...]]:
-        """The module state and leaves of a call, and everything else that decides how it is compiled."""
+    def _values(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> "tuple[list[Any], tuple[Any, ...], NumberInputs | None]":
+        """The module state and leaves of a call, everything else that decides how it is compiled, and what is a number.
+
+        Numbers that are inputs are among the leaves, and after them.
+        """
         leaves: Sequence[Any]
         tree: Any
         if not kwargs and set(map(type, args)) <= _PLAIN:
@@ -115,22 +134,25 @@ class AotCallable:
             leaves, tree = args, len(args)
         else:
             leaves, tree = flatten_opened((args, kwargs))
+        numbers = self._numbers.inputs_of(tree, leaves)
+        if numbers is not None:
+            leaves = numbers.inputs(leaves)
         slots = self._slots
         if self._holds_state and slots is not None:
-            return [*self._held, *leaves], (tree, slots.circumstances(), ambient_key())
+            return [*self._held, *leaves], (tree, slots.circumstances(), ambient_key()), numbers
         state = None if slots is None else slots.read_current()
         if slots is None or state is None:
             slots = self._slots = ModuleSlots(self._function)
             state = slots.read()
         if self._holds_state:
             self._held = state
-        return [*state, *leaves], (tree, slots.circumstances(), ambient_key())
+        return [*state, *leaves], (tree, slots.circumstances(), ambient_key()), numbers
 
     def _find(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> CompiledVariant | None:
         repeated = self._repeated
         if repeated is not None and repeated.is_like(values, circumstances):
             return repeated.variant
-        found = self._variants.look_up(values, circumstances)
+        found = self._variants.look_up(values, circumstances, has_numbers=bool(self._numbers))
         is_again = found is not None and found is self._latest
         held = len(self._held)
         tensors = PlainTensors.of(values[held:]) if is_again else None
@@ -140,28 +162,68 @@ class AotCallable:
         return found
 
     def _compile(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any], circumstances: tuple[Any, ...]
-    ) -> CompiledVariant:
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        values: Sequence[Any],
+        circumstances: tuple[Any, ...],
+        numbers: "NumberInputs | None",
+    ) -> tuple[CompiledVariant, Sequence[Any]]:
+        """The variant that a call needs, and the values to call it with."""
         with self._lock:
             # Another thread may have compiled it meanwhile.
             if (found := self._find(values, circumstances)) is not None:
-                return found
-            assert self._slots is not None, "state is read before anything is compiled"
-            roots = self._size_roots(values, circumstances)
+                return found, values
             names = partial(self._input_names, args, kwargs)
             reason = self._variants.reason(values, circumstances, names)
-            started = time.perf_counter()
-            with new_compilation(self._order) as compilation:
-                job = Job(self._compilers, compilation, self._second_order, tuple(range(self._leading_state)))
-                variant = self._restored_or_compiled(args, kwargs, values, circumstances, job, roots)
-            seconds = time.perf_counter() - started
-            name = compilation.graph_name("*")
-            _log.log(self._log_level, "compiled %s as %s in %.2f s: %s", self._name, name, seconds, reason)
-            record = Record(variant, name, datetime.now(), seconds, reason, in_words((args, kwargs)))
-            self._variants.add(values, circumstances, record, any_size=bool(self._dynamic or roots))
-            self._tell_eager(variant)
+            if self._meet_numbers(args, kwargs, values, circumstances):
+                values, circumstances, numbers = self._values(args, kwargs)
+                if (found := self._find(values, circumstances)) is not None:
+                    return found, values
+            while True:
+                try:
+                    variant = self._compile_new(args, kwargs, values, circumstances, numbers, reason)
+                    break
+                except _REFUSALS_OF_NUMBERS as error:
+                    if numbers is None:
+                        raise
+                    _log.info("numbers of %s stay constants: %s", self._name, error)
+                self._numbers.give_up()
+                values, circumstances, numbers = self._values(args, kwargs)
+                if (found := self._find(values, circumstances)) is not None:
+                    return found, values
             self._bound(names)
-            return variant
+            return variant, values
+
+    def _meet_numbers(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any], circumstances: tuple[Any, ...]
+    ) -> bool:
+        """Whether numbers have become inputs, since this call is not the first to differ by them."""
+        leaves, tree = flatten_opened((args, kwargs))
+        changed = self._variants.changed_numbers(values, circumstances)
+        return not self._order and self._numbers.meet(tree, leaves, changed)
+
+    def _compile_new(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        values: Sequence[Any],
+        circumstances: tuple[Any, ...],
+        numbers: "NumberInputs | None",
+        reason: str,
+    ) -> CompiledVariant:
+        roots = self._size_roots(values, circumstances, numbers)
+        started = time.perf_counter()
+        with new_compilation(self._order) as compilation:
+            job = Job(self._compilers, compilation, self._second_order, tuple(range(self._leading_state)))
+            variant = self._restored_or_compiled(args, kwargs, values, circumstances, numbers, job, roots)
+        seconds = time.perf_counter() - started
+        name = compilation.graph_name("*")
+        _log.log(self._log_level, "compiled %s as %s in %.2f s: %s", self._name, name, seconds, reason)
+        record = Record(variant, name, datetime.now(), seconds, reason, in_words((args, kwargs)))
+        self._variants.add(values, circumstances, record, any_size=bool(self._dynamic or roots))
+        self._tell_eager(variant)
+        return variant
 
     def _restored_or_compiled(
         self,
@@ -169,6 +231,7 @@ class AotCallable:
         kwargs: dict[str, Any],
         values: Sequence[Any],
         circumstances: tuple[Any, ...],
+        numbers: "NumberInputs | None",
         job: Job,
         roots: SizeRoots,
     ) -> CompiledVariant:
@@ -185,18 +248,24 @@ class AotCallable:
         # The tracer and its stages take longer to load than a start that does without them.
         from precast.autograd.variant_compilation import compile_call
 
+        if numbers is not None and numbers.leaves:
+            leaves, tree = flatten_opened((args, kwargs))
+            args, kwargs = pytree.tree_unflatten(numbers.inputs(leaves)[: len(leaves)], tree)
         with _noted_code() if start is None else start.watching():
-            variant, parts = compile_call(self._function, args, kwargs, slots, job, roots)
+            variant, parts = compile_call(self._function, args, kwargs, slots, job, roots, numbers)
         if start is not None:
             start.keep(variant, parts)
         return variant
 
-    def _size_roots(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> SizeRoots:
+    def _size_roots(
+        self, values: Sequence[Any], circumstances: tuple[Any, ...], numbers: "NumberInputs | None"
+    ) -> SizeRoots:
         assert self._slots is not None, "state is read before anything is compiled"
         leaves = values[len(self._slots) :]
+        changing = {} if numbers is None else sizes_of_numbers(numbers, leaves)
         if self._dynamic is None:
-            return self._sizes_met.changing((*circumstances, dynamic_key(values)), leaves)
-        return all_sizes(leaves) if self._dynamic else {}
+            return {**changing, **self._sizes_met.changing((*circumstances, dynamic_key(values)), leaves)}
+        return all_sizes(leaves) if self._dynamic else changing
 
     def _second_order(self, function: FlatFunction, facts: "BoundaryFacts") -> Gradients:
         """Gradients of a compiled call as a compiled function in turn, made when a caller first differentiates them."""

@@ -1,6 +1,7 @@
 """A module whose forward is compiled and that in every other respect still is the module it was made from."""
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 CompileFunction = Callable[[Any], Callable[..., Any]]
 
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+# Set by who wraps the forward of a model: put around the original's, a wrapper would be compiled, and call itself.
+_OWN = frozenset({"forward", "_original_forward"})
 
 
 class CompiledModule(torch.nn.Module):
@@ -51,11 +54,16 @@ class CompiledModule(torch.nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "training":
             object.__setattr__(self, name, value)
+        elif name in _OWN:
+            self.__dict__[name] = value
         else:
             setattr(self.original_module, name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(self.original_module, name)
+        if name in _OWN and name in self.__dict__:
+            del self.__dict__[name]
+        else:
+            delattr(self.original_module, name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Module:
         return compile_module(copy.deepcopy(self.original_module, memo), self.__dict__["_compile_function"])
@@ -65,8 +73,19 @@ class CompiledModule(torch.nn.Module):
 
 
 def compile_module(original: torch.nn.Module, compile_function: CompileFunction) -> CompiledModule:
-    """A compiled module that is also an instance of the original's class, indexing and other operators included."""
+    """A compiled module that is also an instance of the original's class, indexing and other operators included.
+
+    Its class has the original's name, which people write into files, and its ``forward`` the original's signature.
+    """
     kind = type(original)
-    compiled_kind = type(f"Compiled{kind.__name__}", (CompiledModule, kind), {"__module__": kind.__module__})
+
+    @functools.wraps(original.forward)
+    def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+        return CompiledModule.forward(self, *args, **kwargs)
+
+    # That of a method, whose first argument is not seen.
+    forward.__dict__["__wrapped__"] = getattr(original.forward, "__func__", lambda self, *args, **kwargs: None)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "forward": forward}
+    compiled_kind = type(kind.__name__, (CompiledModule, kind), names)
     made: CompiledModule = compiled_kind(original, compile_function)
     return made

@@ -1,7 +1,9 @@
 """The ways into AOT autograd, spelled and called as PyTorch's users know them."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -56,16 +58,25 @@ def aot_function(
 
 
 def compile_callable(function: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
-    """A plain function around an ``AotCallable``, which takes the other arguments."""
+    """A plain function around an ``AotCallable``, which takes the other arguments.
+
+    A method that was compiled in the body of its class is compiled for each object that it is called of.
+    """
     compiled = AotCallable(function, **arguments)
+    methods: MutableMapping[Any, AotCallable] = weakref.WeakKeyDictionary()
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(owner := args[0], torch.nn.Module) and isinstance(function, FunctionType):
+            method = methods.get(owner)
+            if method is None:
+                method = methods[owner] = AotCallable(MethodType(function, owner), **arguments)
+            return method(*args[1:], **kwargs)
         return compiled(*args, **kwargs)
 
     remember_compilers(call, compiled.compilers)
     call.__dict__["_precast_original"] = function
-    call.__dict__[_VARIANTS] = compiled.variants
+    call.__dict__[_VARIANTS] = lambda: [found for each in (compiled, *methods.values()) for found in each.variants()]
     return call
 
 

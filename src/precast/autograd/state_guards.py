@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from precast.capture.number_inputs import is_number
 from precast.capture.reachable_state import Place, ReachableState, Sized
 from precast.errors import StateMutationError
 
@@ -26,9 +27,15 @@ class StateGuards:
     check finds it at once; what counts as equal is what no program could tell from it.
     """
 
-    def __init__(self, state: ReachableState) -> None:
+    def __init__(self, state: ReachableState, inputs: Sequence[Place] = ()) -> None:
+        """``inputs`` are places whose numbers the program takes as inputs, whatever they are."""
         # Tensors are inputs: what a variant assumes of them is part of its key, beside that they are there at all.
-        pairs = list(zip(state.places, state.values, strict=True))
+        known = {(id(place.holder), place.key) for place in inputs}
+        pairs = [
+            (place, value)
+            for place, value in zip(state.places, state.values, strict=True)
+            if (id(place.holder), place.key) not in known
+        ]
         plain = [(place, value) for place, value in pairs if not isinstance(value, torch.Tensor)]
         self._items = _Family([pair for pair in plain if not pair[0].is_attribute], getitem)
         self._attributes = _Family([pair for pair in plain if pair[0].is_attribute], getattr)
@@ -74,6 +81,12 @@ class StateGuards:
         for position, sized in enumerate(self._sized):
             yield from self._grown(position, sized)
         yield from self._rare_changes()
+
+    def changed_numbers(self) -> list[Place]:
+        """The places in which another number is now."""
+        pairs = (*self._items.pairs(), *self._attributes.pairs())
+        changed = [(place, before, now) for place, before in pairs if (now := _read(place)) is not before]
+        return [place for place, before, now in changed if is_number(before) and is_number(now) and before != now]
 
     def _rare_changes(self) -> Iterator[str]:
         for place in self._tensors:

@@ -22,6 +22,7 @@ from precast.autograd.size_guards import size_check
 from precast.autograd.state_guards import StateGuards
 from precast.autograd.state_slots import ModuleSlots, captured_homes
 from precast.autograd.variant import compile_variant
+from precast.capture.number_inputs import NumberInputs
 from precast.capture.prepare import FlatCallable, PreparedCall, prepare
 from precast.capture.reachable_state import reachable_state
 from precast.capture.reads import Reads
@@ -56,17 +57,24 @@ class AnalyzedCall:
 
 
 def analyze_call(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], slots: ModuleSlots, roots: SizeRoots
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    slots: ModuleSlots,
+    roots: SizeRoots,
+    numbers: NumberInputs | None = None,
 ) -> AnalyzedCall:
     """Find out all that a trace needs to know. Must run inside a ``tracing_session``."""
-    prepared = prepare(function, args, kwargs, size_roots=roots, keeps_writes=True)
+    prepared = prepare(function, args, kwargs, size_roots=roots, keeps_writes=True, numbers=numbers)
     values = [*(item.tensor for item in prepared.state), *prepared.call.leaves]
     places = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
     outputs = OutputPlan()
     state = reachable_state(function, Reads.of(code_being_noted()))
     captured = captured_homes(prepared.state[len(slots) :], state.tensors)
-    guards = StateGuards(state)
-    flat = _over_tensors(function, prepared, lambda: [*slots.read(), *(read() for read in captured)], outputs, guards)
+    guards = StateGuards(state, () if numbers is None else numbers.places)
+    flat = _over_tensors(
+        function, prepared, lambda: [*slots.read(), *(read() for read in captured)], outputs, guards, numbers
+    )
     with prepared.fakes.unrecorded(), noted_impurities(suspects(code_being_noted())) as impure_reads:
         facts = analyze(flat, [prepared.fake_inputs[place] for place in places], prepared.fakes.mode)
     return AnalyzedCall(
@@ -89,10 +97,11 @@ def compile_call(
     slots: ModuleSlots,
     job: Job,
     roots: SizeRoots,
+    numbers: NumberInputs | None = None,
 ) -> tuple[CompiledVariant, CallParts | None]:
     """Compile what one call needs; also gives of what its call is made, unless inputs are merged before it."""
     with tracing_session(), restored_chance():
-        analyzed = analyze_call(function, args, kwargs, slots, roots)
+        analyzed = analyze_call(function, args, kwargs, slots, roots, numbers)
         if analyzed.impure_reads:
             return EagerVariant.of(function, analyzed.impure_reads, analyzed.guards), None
         prepared = analyzed.prepared
@@ -122,6 +131,7 @@ def _over_tensors(
     state: Callable[[], list[Any]],
     outputs: OutputPlan,
     guards: StateGuards,
+    numbers: NumberInputs | None,
 ) -> FlatFunction:
     """The prepared function over tensor inputs alone, giving tensor outputs alone; the rest are constants.
 
@@ -135,7 +145,7 @@ def _over_tensors(
         inputs = list(template)
         for place, tensor in zip(places, tensors, strict=True):
             inputs[place] = tensor
-        flat = FlatCallable(function, state(), tree, returns_changes=True, returns_writes=True)
+        flat = FlatCallable(function, state(), tree, returns_changes=True, returns_writes=True, numbers=numbers)
         with guards.assumed():
             results = flat(*inputs)
         assert flat.out_tree is not None, "the function has run"

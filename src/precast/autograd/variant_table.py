@@ -1,7 +1,7 @@
 """The variants of one function: found by what a call looks like, told of by why they were compiled."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,6 +11,8 @@ from torch.utils import _pytree as pytree
 
 from precast.autograd.call_key import dynamic_key, static_key, what_changes
 from precast.autograd.compiled_variant import CompiledVariant
+from precast.autograd.state_guards import StateGuards
+from precast.capture.reachable_state import Place
 from precast.ir.opened_objects import PLAIN_TYPES
 
 FIRST = "the first call"
@@ -87,12 +89,15 @@ class VariantTable:
         found = [record for records in self._by_key.values() for record in records]
         return sorted(found, key=lambda record: record.compiled_at)
 
-    def look_up(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> CompiledVariant | None:
+    def look_up(
+        self, values: Sequence[Any], circumstances: tuple[Any, ...], *, has_numbers: bool = False
+    ) -> CompiledVariant | None:
+        """The variant that serves a call; ``has_numbers``: some of its sizes are numbers."""
         if self._dynamic is not True:
             for record in self._by_key.get((*circumstances, static_key(values)), ()):
                 if record.variant.fits(values):
                     return record.variant
-        if self._dynamic is not False:
+        if self._dynamic is not False or has_numbers:
             for record in self._by_key.get((*circumstances, dynamic_key(values)), ()):
                 if record.variant.fits(values):
                     return record.variant
@@ -102,14 +107,25 @@ class VariantTable:
         """Why no variant serves a call."""
         if self._latest_key is None:
             return FIRST
+        for guards in self._guards_alike(values, circumstances):
+            if changes := list(guards.changes()):
+                more = f"; and {len(changes) - _MOST_TOLD} more" if len(changes) > _MOST_TOLD else ""
+                return "; ".join(changes[:_MOST_TOLD]) + more
+        return what_changes([self._latest_key, (*circumstances, self._make_key(values))], names())
+
+    def changed_numbers(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> list[Place]:
+        """The places in Python's state that hold other numbers than for a call that was like this one otherwise."""
+        for guards in self._guards_alike(values, circumstances):
+            return guards.changed_numbers()
+        return []
+
+    def _guards_alike(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> Iterator[StateGuards]:
+        """The guards of variants that fit but for these, the newest first."""
         keys = [(*circumstances, make_key(values)) for make_key in (static_key, dynamic_key)]
         alike = [record.variant for key in keys for record in self._by_key.get(key, ())]
         for variant in reversed(alike):
             if variant.fits_inputs(values) and variant.guards is not None:
-                changes = list(variant.guards.changes())
-                more = f"; and {len(changes) - _MOST_TOLD} more" if len(changes) > _MOST_TOLD else ""
-                return "; ".join(changes[:_MOST_TOLD]) + more
-        return what_changes([self._latest_key, (*circumstances, self._make_key(values))], names())
+                yield variant.guards
 
     def add(self, values: Sequence[Any], circumstances: tuple[Any, ...], record: Record, *, any_size: bool) -> None:
         """Let a variant serve calls like this one; of ``any_size``, if it has no sizes of its own."""

@@ -25,6 +25,7 @@ from precast.capture.dynamic_shapes import (
 )
 from precast.capture.failures import explained_failures
 from precast.capture.module_state import StateTensor, constant_names, module_names, module_state, root_modules
+from precast.capture.number_inputs import NumberInputs, as_input
 from precast.capture.python_state import watched_python_state
 from precast.capture.state_snapshot import Write
 from precast.errors import InputTypeError, StateMutationError
@@ -55,12 +56,14 @@ class FlatCallable:
         *,
         returns_changes: bool = False,
         returns_writes: bool = False,
+        numbers: NumberInputs | None = None,
     ) -> None:
         self._function = function
         self._state = tuple(state)
         self._tree = tree
         self._returns_changes = returns_changes
         self._returns_writes = returns_writes
+        self._numbers = numbers or NumberInputs()
         self.out_tree: pytree.TreeSpec | None = None
         self.has_changes = False
         self.writes: tuple[Write, ...] = ()
@@ -77,8 +80,8 @@ class FlatCallable:
         self._run(captured, flat[len(self._state) :])
         return captured.discovered
 
-    def _run(self, captured: CapturedTensors, leaves: Sequence[Any]) -> list[Any]:
-        args, kwargs = pytree.tree_unflatten(list(leaves), self._tree)
+    def _run(self, captured: CapturedTensors, inputs: Sequence[Any]) -> list[Any]:
+        args, kwargs = pytree.tree_unflatten(self._numbers.leaves_of(inputs), self._tree)
         containers = WatchedContainers((args, kwargs) if self._returns_changes else ())
 
         def update_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
@@ -93,7 +96,8 @@ class FlatCallable:
             stand_in.copy_(value)
 
         watched = watched_python_state(self._function, update_buffer, returns_writes=self._returns_writes)
-        with explained_failures(), watched as writes, captured.exchanged(), averages_by_tensors():
+        numbers = self._numbers.put(inputs)
+        with explained_failures(), numbers, watched as writes, captured.exchanged(), averages_by_tensors():
             result = run_users_code(self._function, *args, **kwargs)
         changes = containers.changes()
         self.has_changes = bool(changes)
@@ -132,13 +136,17 @@ def prepare(
     dynamic_shapes: Any = None,
     size_roots: Mapping[tuple[int, int], str] | None = None,
     keeps_writes: bool = False,
+    numbers: NumberInputs | None = None,
 ) -> PreparedCall:
     """Flatten the call, find its state, make fake inputs. Must run inside a ``tracing_session``.
 
     ``size_roots`` names the symbols of sizes by leaf and dimension, in place of ``dynamic_shapes``. With
     ``keeps_writes``, a program may leave tensors in Python's state: someone will see to it that they get there.
+    ``numbers`` are inputs, too; the arguments hold those among the leaves as such already.
     """
     call = flatten_call(function, args, kwargs)
+    if numbers is not None:
+        call = _with_numbers(call, numbers)
     roots = root_modules(function)
     state = module_state(roots)
     check_tensors(call, state)
@@ -158,7 +166,9 @@ def prepare(
         assert isinstance(copy, torch.Tensor), "copies of tensors are tensors"
         return copy
 
-    first = FlatCallable(function, [item.tensor for item in state], call.tree, returns_writes=keeps_writes)
+    first = FlatCallable(
+        function, [item.tensor for item in state], call.tree, returns_writes=keeps_writes, numbers=numbers
+    )
     with fakes.mode, dispatch_for(fake_leaves), fakes.unrecorded():
         # The run may resize or transpose its inputs: what is traced afterwards must find them as they were.
         discovered = first.discover(fresh_copies([*fake_state, *fake_leaves]), make_stand_in)
@@ -167,7 +177,7 @@ def prepare(
         StateTensor(names.get(id(tensor), f"lifted_tensor_{i}"), InputKind.CONSTANT_TENSOR, tensor)
         for i, tensor in enumerate(discovered)
     ]
-    flat = FlatCallable(function, [item.tensor for item in state], call.tree)
+    flat = FlatCallable(function, [item.tensor for item in state], call.tree, numbers=numbers)
     state_names = [as_identifier(_PREFIXES[item.kind] + item.target) for item in state]
     return PreparedCall(
         flat=flat,
@@ -178,6 +188,13 @@ def prepare(
         input_names=tuple(unique_names([*state_names, *call.names])),
         module_names=module_names(roots),
     )
+
+
+def _with_numbers(call: FlatCall, numbers: NumberInputs) -> FlatCall:
+    """The call with one more leaf for every number that Python's state holds."""
+    paths = tuple(place.path for place in numbers.places)
+    leaves = (*call.leaves, *map(as_input, numbers.read()))
+    return FlatCall(leaves, call.tree, (*call.names, *map(as_identifier, paths)), (*call.paths, *paths))
 
 
 def _fake_of_roots(fakes: FakeInputs, number: int, leaf: Any, roots: Mapping[tuple[int, int], str]) -> Any:

@@ -113,5 +113,3 @@ def _leak_error(names: list[str], assigned_at: dict[str, str | None]) -> StateMu
         why="the graph computes outputs only; Python state outside of it would keep a tensor without data",
         fix="Return the tensor, or register a buffer before tracing and update it with copy_().",
     )
-
-

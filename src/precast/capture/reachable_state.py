@@ -9,7 +9,7 @@ import argparse
 import logging
 import threading
 from collections import UserDict, UserList, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, partial, partialmethod
@@ -33,7 +33,6 @@ _WITHOUT_MEANING = (
 )  # fmt: skip
 _OPEN_LIBRARY_CLASSES = (SimpleNamespace, argparse.Namespace, UserDict, UserList, threading.local)
 _READS_ENVIRONMENT = "os _Environ.__getitem__"
-_DEEPEST = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +109,7 @@ def reachable_state(function: Callable[..., Any] | None, reads: Reads) -> Reacha
             walk.place(Place(path, namespace, variable, is_variable=True), value)
     if reads.names is None or _READS_ENVIRONMENT in reads.functions:
         walk.found.watched.append(Watched("the environment", environment_variables))
-    return walk.found
+    return walk.finish()
 
 
 def join_path(path: str, name: Any) -> str:
@@ -127,7 +126,7 @@ class _Walk:
         self._reads = reads
         self._tree = tree
         self._visited: set[int] = set()
-        self._depth = 0
+        self._waiting: deque[tuple[Any, str]] = deque()
         self._name = ""
         self.prefix = ""
         self.found = ReachableState()
@@ -147,18 +146,19 @@ class _Walk:
 
     def visit(self, value: Any, path: str) -> None:
         """Note what a value holds."""
-        if isinstance(value, _WITHOUT_MEANING) or id(value) in self._visited or self._depth > _DEEPEST:
-            return
-        self._visited.add(id(value))
-        self.found.kept.append(value)
-        self._depth += 1
-        try:
-            self._follow(value, path)
-        finally:
-            self._depth -= 1
+        if id(value) not in self._visited and not issubclass(type(value), _WITHOUT_MEANING):
+            self._visited.add(id(value))
+            self.found.kept.append(value)
+            self._waiting.append((value, path))
+
+    def finish(self) -> ReachableState:
+        """Go on from everything that was met: not by recursion, as chains of objects may be long."""
+        while self._waiting:
+            self._follow(*self._waiting.popleft())
+        return self.found
 
     def _follow(self, value: Any, path: str) -> None:
-        original = getattr(value, "__dict__", {}).get("_precast_original")
+        original = own_attributes(value).get("_precast_original")
         if original is not None:
             self.visit(original, path)
         elif isinstance(value, torch.nn.Module):
@@ -286,8 +286,9 @@ class _Walk:
 
     def _own_attributes(self, value: Any, path: str) -> None:
         kind = type(value)
-        if hasattr(value, "__dict__"):
-            self._named_items(vars(value), path, all_of_them=_looks_up_by_itself(kind) or self._reads.opens(kind))
+        held = own_attributes(value)
+        if isinstance(held, dict):
+            self._named_items(held, path, all_of_them=_looks_up_by_itself(kind) or self._reads.opens(kind))
         for base in kind.__mro__:
             slots = () if is_trusted(base.__module__) else vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
@@ -300,6 +301,15 @@ class _Walk:
         for name, value in held.items():
             if may_read(name):
                 self.place(Place(join_path(path, name), held, name), value)
+
+
+def own_attributes(value: Any) -> Mapping[str, Any]:
+    """What an object's own dictionary holds, whatever its class says about it; nothing that changes, for a class."""
+    try:
+        held: Mapping[str, Any] = object.__getattribute__(value, "__dict__")
+    except (AttributeError, ReferenceError):
+        return MappingProxyType({})
+    return held
 
 
 _UNTOLD = frozenset({

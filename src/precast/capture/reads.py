@@ -78,11 +78,12 @@ def _only_appended(codes: Sequence[CodeType]) -> frozenset[str]:
         used.update(constant for constant in code.co_consts if isinstance(constant, str))
         for instruction, following in zip(instructions, [*instructions[1:], None], strict=True):
             if instruction.opname.startswith("LOAD_") and isinstance(name := instruction.argval, str):
-                grows = following is not None and following.argval in _GROWING
-                (appended if grows and following.opname in ("LOAD_METHOD", "LOAD_ATTR") else used).add(name)
+                grows = following is not None and following.opname in _LOOKUPS and following.argval in _GROWING
+                (appended if grows else used).add(name)
     return frozenset(appended - used)
 
 
+_LOOKUPS = ("LOAD_METHOD", "LOAD_ATTR")
 _GROWING = frozenset({"append", "extend"})
 
 

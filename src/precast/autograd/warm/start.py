@@ -127,8 +127,8 @@ def _reads(data: Mapping[str, Any]) -> Reads:
         if name not in namespace:
             raise Indescribable(f"{module}.{name}, which is not there")
         variables.append((namespace, module, name))
-    named = {name: frozenset(data[name]) for name in _NAME_SETS}
-    return Reads(names, tuple(variables), **named)
+    functions, opened, appended = (frozenset(data[name]) for name in _NAME_SETS)
+    return Reads(names, tuple(variables), functions, opened, appended)
 
 
 def _describe_environment(description: Description) -> None:
