@@ -18,6 +18,10 @@ CLOCK      ?=
 QUICK      ?=
 PUBLISH    ?=
 JSON       ?=
+# What `make fuzz-files` does.
+FILES  ?= 100000
+ARRAYS ?= 10000
+SEED   ?= 0
 
 # What `make test-torch` runs, and under which torch: a release such as 2.11, or the newest there is.
 SHORT      ?= tests/test_torch_versions.py $(addprefix tests/,autograd export native packaging models)
@@ -50,6 +54,14 @@ test-all: compiler lint ## the same with every test that needs no GPU (long)
 test-torch: compiler $(TORCH_VENV)/.ready ## the tests that depend on torch most, with VERSION=2.11 or another, in an environment of its own
 	$(call say,short tests under torch $(shell $(TORCH_VENV)/bin/python -c 'import torch; print(torch.__version__)'))
 	@OMP_NUM_THREADS=1 $(TORCH_VENV)/bin/pytest -n $(WORKERS) $(FAST) $(SHORT)
+
+.PHONY: fuzz-files
+fuzz-files: compiler $(READY) ## hostile files and arrays (long): FILES=100000 ARRAYS=10000 SEED=0
+	$(call say,hostile files and arrays)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --files $(FILES) --arrays $(ARRAYS) --seed $(SEED)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --arrays $(ARRAYS) --seed $(SEED) --sanitized
+	$(call say,operators that files may call)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.export.operator_attacks 150 $(SEED)
 
 .PHONY: demo
 demo: compiler $(READY) ## the whole story: compile, train, package, run without torch

@@ -148,12 +148,13 @@ def attack(calls: list[Call], run: Callable[..., Any], *, times: int, seed: int)
         try:
             func, args, kwargs = attacked(calls[number % len(calls)], rng)
             result = run(func, args, kwargs)
+            for leaf in pytree.tree_leaves(result):
+                if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel() < 10**6:
+                    leaf.clone()
         except Exception:  # noqa: BLE001
             continue
-        for leaf in pytree.tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel() < 10**6:
-                leaf.clone()
-        _KEPT.clear()
+        finally:
+            _KEPT.clear()
 
 
 def in_child(work: Callable[[], None], *, seconds: int, gigabytes: int) -> int:

@@ -154,6 +154,36 @@ def _pooled(source: str, grad: str, spatial: int, *indices: str) -> Rule:
     return holds
 
 
+def _averaged(spatial: int) -> Rule:
+    """Gradients of means over windows: as many windows as the sizes give."""
+    is_pooled = _pooled("self", "grad_output", spatial)
+
+    def holds(given: Arguments) -> bool:
+        windows = [_per_dimension(given[name], spatial) for name in ("kernel_size", "stride", "padding")]
+        if not is_pooled(given) or not all(0 <= number < 2**20 for numbers in windows for number in numbers):
+            return False
+        kernel, stride, padding = windows
+        pixels, gradient = given["self"].shape[-spatial:], given["grad_output"].shape[-spatial:]
+        return min(kernel) > 0 and all(
+            _window_count(*sizes, is_ceil=given["ceil_mode"]) == count
+            for *sizes, count in zip(pixels, kernel, stride or kernel, padding, gradient, strict=True)
+        )
+
+    return holds
+
+
+def _per_dimension(numbers: Any, spatial: int) -> list[int]:
+    return list(numbers) * (spatial if len(numbers) == 1 else 1)
+
+
+def _window_count(size: int, kernel: int, stride: int, padding: int, *, is_ceil: bool) -> int:
+    if stride == 0 or padding > kernel // 2:
+        return -1
+    room = size + 2 * padding - kernel
+    count = -(-room // stride) + 1 if is_ceil else room // stride + 1
+    return count - (is_ceil and (count - 1) * stride >= size + padding)
+
+
 def _padded(spatial: int) -> Rule:
     def holds(given: Arguments) -> bool:
         pixels, gradient, padding = given["self"], given["grad_output"], list(given["padding"])
@@ -350,6 +380,7 @@ RULES: dict[str, Rule] = {
     "fractional_max_pool3d_backward": _pooled("self", "grad_output", 3, "indices"),
     "max_pool2d_with_indices_backward": _pooled("self", "grad_output", 2, "indices"),
     "max_pool3d_with_indices_backward": _pooled("self", "grad_output", 3, "indices"),
+    **{f"avg_pool{n}d_backward": _averaged(n) for n in (2, 3)},
     **{f"replication_pad{n}d_backward": _padded(n) for n in (1, 2, 3)},
     **{f"reflection_pad{n}d_backward": _padded(n) for n in (1, 2, 3)},
     **dict.fromkeys(("grid_sampler_2d_backward", "grid_sampler_3d_backward"), _grid_fits),

@@ -190,7 +190,8 @@ def _in_whole_steps(tensor: Tensor | Weight) -> Tensor | Weight:
     assert isinstance(array, np.ndarray), "`as_tensor` makes it one"
     if _steps(array.strides, array.itemsize) is not None:
         return tensor
-    copy = np.ascontiguousarray(array)
+    # `ascontiguousarray` does not copy a single element, whatever its strides.
+    copy = np.array(array, order="C")
     return Weight(tensor.dtype, copy) if isinstance(tensor, Weight) else copy
 
 
