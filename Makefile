@@ -126,7 +126,7 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 $(TORCH_VENV)/.ready: pyproject.toml constraints.txt | $(TORCH_VENV)/bin/python
 	$(call say,installing torch $(VERSION) and the packages of constraints.txt (minutes the first time: torch is large))
 	@sed '/^torch==/d' constraints.txt > $(TORCH_VENV)/constraints.txt
-	@$(TORCH_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c $(TORCH_VENV)/constraints.txt \
+	@$(TORCH_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-compile -c $(TORCH_VENV)/constraints.txt \
 	  'torch$(if $(filter-out newest,$(VERSION)),==$(VERSION).*)' -e '.[dev]'
 	@touch $@
 

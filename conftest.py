@@ -1,14 +1,22 @@
 """Settings for every test of this repository, doctests of the package included."""
 
 import os
+import time
 
 import pytest
+
+from tests.remembering_compiler import forget_old, put_first
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check programs after every pass; keep what tests compile in a folder of pytest, where the next run finds it."""
     os.environ.setdefault("PRECAST_VERIFY", "1")
-    if config.cache is not None and "PRECAST_CACHE_DIR" not in os.environ:
+    if config.cache is None:
+        return
+    if "PRECAST_CACHE_DIR" not in os.environ:
         folder = config.cache.mkdir("precast")
         folder.chmod(0o700)
         os.environ["PRECAST_CACHE_DIR"] = str(folder)
+    objects = str(config.cache.mkdir("objects"))
+    forget_old(objects, time.time())
+    put_first(objects)
