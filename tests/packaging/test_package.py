@@ -252,3 +252,14 @@ def test_a_size_that_native_code_needs_as_a_number_is_refused(path):
         precast.package(exported, path=path)
     assert "length in 2..9" in str(exported)
     assert exported.module()(torch.randn(7, 2, 3))[0].shape[0] == 7
+
+
+def test_a_refusal_names_the_line_inside_a_region_without_gradients(path):
+    def function(x):
+        with torch.no_grad():
+            y = x * 2
+            values = torch.linalg.svdvals(y)
+        return values + x.sum()
+
+    with pytest.raises(LoweringError, match=r"values = torch.linalg.svdvals\(y\)"):
+        precast.package(function, (torch.randn(3, 3),), path=path)

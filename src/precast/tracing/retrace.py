@@ -1,13 +1,17 @@
 """Runs an existing graph as a flat function again, so that a stage can record it in another form."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops import wrap_with_autocast, wrap_with_set_grad_enabled
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.provenance import attributed_to
+
+_REGIONS = (wrap_with_autocast, wrap_with_set_grad_enabled)
 
 
 class _AttributingInterpreter(fx.Interpreter):
@@ -25,7 +29,14 @@ class _AttributingInterpreter(fx.Interpreter):
             return region
         if target is _exit_autocast:
             return args[0].__exit__(None, None, None)
+        if target in _REGIONS:
+            # What a region holds runs as part of the program: its nodes tell their own stories, not the region's.
+            args = tuple(_attributed(each) if isinstance(each, fx.GraphModule) else each for each in args)
         return super().call_function(target, args, kwargs)
+
+
+def _attributed(module: fx.GraphModule) -> Callable[..., Any]:
+    return lambda *inputs: _AttributingInterpreter(module).run(*inputs)
 
 
 def as_flat_function(module: fx.GraphModule) -> FlatFunction:
