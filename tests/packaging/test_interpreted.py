@@ -11,7 +11,7 @@ import precast
 import precast.runtime
 from precast.artifact.archive import write_archive
 from precast.artifact.package import open_package
-from precast.errors import InputTypeError, InputValueError
+from precast.errors import InputValueError
 
 STORED = sorted((Path(__file__).parent / "stored").glob("*.precast"))
 
@@ -69,13 +69,6 @@ def test_state_is_written_and_checked(normalized_path):
 
 def test_samples_are_verified(model):
     assert all(check.passed for check in model.verify())
-
-
-def test_numpy_has_no_bfloat16_and_that_is_said(tmp_path):
-    path = precast.package(lambda x: x.bfloat16(), (torch.ones(2),), path=tmp_path / "m.precast")
-    for allow_native in (True, False):
-        with pytest.raises(InputTypeError, match="numpy has no bfloat16"):
-            precast.runtime.load(path, allow_native=allow_native)(np.ones(2, np.float32))
 
 
 def test_state_that_native_code_does_not_know_is_left_to_torch(tmp_path):

@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -163,10 +164,11 @@ def test_what_is_no_tensor_is_refused(build_cache):
         forward(torch.ones(2), torch.ones(2))
 
 
-def test_numpy_has_no_bfloat16_and_that_is_said(build_cache):
+def test_bfloat16_comes_back_to_numpy_as_ml_dtypes_has_it(build_cache):
     forward = compiled(lambda x: x.to(torch.bfloat16), torch.ones(2), cache=build_cache)
-    with pytest.raises(InputTypeError, match="numpy has no bfloat16"):
-        forward(np.ones(2, np.float32))
+    (result,) = forward(np.ones(2, np.float32))
+    assert result.dtype == ml_dtypes.bfloat16
+    assert result.tolist() == [1, 1]
 
 
 def test_weights_are_bound_by_name(bullet_library):

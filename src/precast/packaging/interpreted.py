@@ -24,7 +24,8 @@ from precast.ir.tensor_spec import dtype_name
 from precast.ops.checked_calls import with_checked_calls
 from precast.packaging.samples import as_weight
 from precast.packaging.traced_program import STATE_UPDATES
-from precast.runtime.tensors import Tensor, is_torch_tensor
+from precast.runtime.bfloat16 import are_bits, with_bits, without_bits
+from precast.runtime.tensors import Tensor
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,14 @@ class InterpretedEntry:
 
     def run(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:
         """Call with tensors that are known to be as many as the entry takes."""
-        outputs = self._outputs([each if is_torch_tensor(each) else _from_numpy(each) for each in tensors])
+        expected = [each.dtype for each in self.description.inputs]
+        given = [with_bits(each, dtype) for each, dtype in zip(tensors, expected, strict=True)]
+        outputs = self._outputs([_given(each) for each in given])
         if like_torch:
             return tuple(outputs)
-        if any(output.dtype is torch.bfloat16 for output in outputs):
-            raise InputTypeError(
-                "numpy has no bfloat16",
-                why="an output of this model is bfloat16, and all inputs were numpy arrays",
-                fix="pass torch tensors, or let the model give float32",
-            )
+        as_bits = are_bits(tensors)
         try:
-            return tuple(output.resolve_conj().resolve_neg().numpy() for output in outputs)
+            return tuple(without_bits(_for_numpy(output), as_bits=as_bits) for output in outputs)
         except TypeError as problem:
             raise InputTypeError(
                 "numpy has no such dtype as an output of this model", why=str(problem), fix="pass torch tensors"
@@ -128,9 +126,7 @@ class TorchState:
 
     def write(self, name: str, value: Any) -> None:
         old = self.tensors[name]
-        new = value if isinstance(value, torch.Tensor) else _from_numpy(value)
-        if old.dtype is torch.bfloat16 and new.dtype is torch.uint16:
-            new = new.view(torch.bfloat16)
+        new = _given(with_bits(value, dtype_name(old.dtype)))
         if (old.dtype, old.shape) != (new.dtype, new.shape):
             expected, came = (f"{each.dtype} {tuple(each.shape)}" for each in (old, new))
             raise InputValueError(
@@ -184,6 +180,18 @@ def _kind(value: object) -> tuple[str, int]:
 def _is_size(exported: ExportedProgram, name: str) -> bool:
     (node,) = (node for node in exported.program.placeholders if node.name == name)
     return isinstance(value_of(node), torch.SymInt)
+
+
+def _given(value: Any) -> torch.Tensor:
+    """A tensor of the caller's, in torch's own words."""
+    if isinstance(value, Weight):
+        return _from_numpy(value.carrier).view(torch.bfloat16)
+    return value if isinstance(value, torch.Tensor) else _from_numpy(value)
+
+
+def _for_numpy(output: torch.Tensor) -> Any:
+    """An output without torch; bfloat16 as its bits."""
+    return as_weight(output) if output.dtype is torch.bfloat16 else output.resolve_conj().resolve_neg().numpy()
 
 
 def _from_numpy(array: Any) -> torch.Tensor:

@@ -12,6 +12,7 @@ from precast.artifact.constants import Named
 from precast.artifact.expressions import expression_text, holds, solve, symbols_of, whole_number
 from precast.artifact.schema import Json, damaged
 from precast.errors import InputTypeError, InputValueError
+from precast.runtime.bfloat16 import is_bfloat16
 from precast.runtime.tensors import DTYPES, Tensor, as_tensor, is_torch_tensor, type_name
 from precast.runtime.trees import TreeMismatchError, flatten, tree_text, unflatten, value_text
 
@@ -66,7 +67,8 @@ def write_back(call: CallDescription, leaves: Sequence[tuple[str, Any]], outputs
                     why="the program changes this argument in place",
                     fix="Pass an array that owns its memory, for example a copy.",
                 )
-            np.copyto(target, outputs[output])
+            new = outputs[output]
+            np.copyto(*((target.view(np.uint16), new.view(np.uint16)) if is_bfloat16(new) else (target, new)))
         else:
             target.detach().copy_(outputs[output])
 
@@ -129,7 +131,9 @@ def _checked_tensor(call: CallDescription, expected: TensorLeaf, path: str, valu
         tensor = None
     if tensor is None:
         came, needed = f"is {_short(value)}", f"a tensor, {_text(call, expected)}"
-    elif (dtype := type_name(tensor.dtype)) != _NAMES.get(expected.dtype):
+    elif (dtype := type_name(tensor.dtype)) != _NAMES.get(expected.dtype) and not (
+        expected.dtype == "bf16" and is_bfloat16(tensor)
+    ):
         came, needed = f"is {dtype}", _NAMES.get(expected.dtype, expected.dtype)
     elif len(tensor.shape) != len(expected.shape):
         came, needed = f"has {len(tensor.shape)} dimensions", f"{len(expected.shape)}: {_text(call, expected)}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from precast.artifact.entries import EntryDescription, TensorDescription, parse_entry
 from precast.artifact.weights import Weight, weight_carrier
 from precast.errors import InputValueError
+from precast.runtime.bfloat16 import are_bits, with_bits, without_bits
 from precast.runtime.native import FallbackFunction, OpenModel, load_library
 from precast.runtime.onednn import preload
 from precast.runtime.tensors import (
@@ -55,6 +56,8 @@ class Entry:
 
     def run(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:
         """Call with tensors that are known to be as many as the entry takes; torch's come back if asked for."""
+        if self._has_bfloat16 and not (like_torch and all(map(is_torch_tensor, tensors))):
+            return self._run_with_bits(tensors, like_torch=like_torch)
         inputs = self._inputs.pack(tensors)
         if like_torch and self._torch_results is not None:
             results, outputs = self._torch_results.make()
@@ -64,6 +67,23 @@ class Entry:
             outputs = pack_tensors(results)
         self.model.run(self.number, inputs, outputs)
         return tuple(results)
+
+    def _run_with_bits(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:
+        """The same where numpy's arrays stand for bfloat16."""
+        types = [each.dtype for each in self.description.inputs]
+        inputs = pack_tensors([with_bits(each, dtype) for each, dtype in zip(tensors, types, strict=True)])
+        results = [
+            Weight(each.dtype, allocate_array(weight_carrier(each.dtype), *layout))
+            if each.dtype == "bf16" and not like_torch
+            else self._allocate(each, layout, like_torch)
+            for each, layout in zip(self.description.outputs, self._layouts(inputs), strict=True)
+        ]
+        self.model.run(self.number, inputs, pack_tensors(results))
+        return tuple(without_bits(each, as_bits=are_bits(tensors)) for each in results)
+
+    @cached_property
+    def _has_bfloat16(self) -> bool:
+        return any(each.dtype == "bf16" for each in (*self.description.inputs, *self.description.outputs))
 
     def run_bits(self, tensors: Sequence[Weight]) -> tuple[Weight, ...]:
         """Call with tensors as their bits, and get them so: numpy has no bfloat16 to say it with."""

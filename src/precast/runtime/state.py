@@ -9,6 +9,7 @@ import numpy as np
 
 from precast.artifact.weights import Weight, weight_carrier
 from precast.errors import InputValueError
+from precast.runtime.bfloat16 import with_bits
 from precast.runtime.native import OpenModel
 from precast.runtime.tensors import Array, Tensor, as_in_memory, as_tensor, pack_tensors, short_name
 
@@ -26,7 +27,7 @@ class StateStore(Protocol):
 class State(MutableMapping[str, Any]):
     """Named tensors. Reading gives a copy as a numpy array; writing takes any tensor of the same dtype and shape.
 
-    Numpy has no bfloat16: such a tensor is read and written as its bits, in ``uint16``.
+    Numpy has no bfloat16: such a tensor is read as its bits, in ``uint16``, and written so or as ``ml_dtypes`` has it.
     """
 
     def __init__(self, store: StateStore):
@@ -79,5 +80,4 @@ class NativeState:
     def write(self, name: str, value: Tensor) -> None:
         layout = self._model.describe_state(name)
         dtype = short_name(layout.dtype_code, layout.dtype_bits)
-        is_bits = isinstance(value, np.ndarray) and dtype == "bf16" and value.dtype == np.uint16
-        self._model.write_state(name, pack_tensors([Weight(dtype, value) if is_bits else value]))  # type: ignore[arg-type]
+        self._model.write_state(name, pack_tensors([with_bits(value, dtype)]))

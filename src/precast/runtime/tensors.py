@@ -298,12 +298,6 @@ def allocate(code: tuple[int, int], shape: Sequence[int], strides: Sequence[int]
             return _allocate_for_torch(name, tuple(shape), tuple(strides), code[1] // 8)
         except RuntimeError as problem:
             raise MemoryError(f"no memory for a result of the sizes {list(shape)}") from problem
-    if name == "bfloat16":
-        raise InputTypeError(
-            "numpy has no bfloat16",
-            why="an output of this model is bfloat16, and all inputs were numpy arrays",
-            fix="pass torch tensors, or let the model give float32",
-        )
     return allocate_array(np.dtype(name), shape, strides)
 
 
