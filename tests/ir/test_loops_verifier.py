@@ -22,7 +22,7 @@ from precast.ir.loops.program import (
     with_steps,
 )
 from precast.ir.loops.rewriting import replace_places, with_buffers
-from precast.ir.loops.scalars import Accumulated, Accumulator, Load, cast, rewrite
+from precast.ir.loops.scalars import Accumulated, Accumulator, Constant, IndexValue, Load, apply, cast, rewrite
 from precast.ir.loops.verifier import IllegalLoopProgramError, calls, verify_loops, verify_plan
 from precast.ir.loops.verifier.proofs import is_proved
 from precast.lower.fuse import fuse
@@ -210,6 +210,12 @@ def test_an_iteration_does_not_read_what_another_one_writes():
 
 def test_an_iteration_may_read_what_it_wrote_itself():
     body = Loop((ROW,), (Store(Y, AT, Load(X, AT)), Store(Z, AT, Load(Y, AT))))
+    verify_loops(program_of(kernel_over(body), inputs=[X], results=[Y, Z]), after="a test")
+
+
+def test_what_a_guard_keeps_from_being_read_may_lie_anywhere():
+    is_first = apply("lt", IndexValue(atom(ROW), "i64"), Constant(1, "i64"))
+    body = Loop((ROW,), (Store(Y, AT, Load(X, AT)), Store(Z, AT, Load(Y, (atom(ROW) * -20,), is_first))))
     verify_loops(program_of(kernel_over(body), inputs=[X], results=[Y, Z]), after="a test")
 
 

@@ -120,18 +120,21 @@ def _meet(store: Access, other: Access, shared: Sequence[Variable], examples: Si
 
 def _meets(store: Access, other: Access, shared: Sequence[Variable], sizes: Sizes) -> bool:
     mine, others = Grid(store.variables, sizes), Grid(other.variables, sizes)
-    written, touched = mine.numbers(store.offset).ravel(), others.numbers(other.offset).ravel()
+    # Where a guard keeps an access from happening, its offset may lie anywhere.
+    held, seen = mine.holds(store.what.guard).ravel(), others.holds(other.what.guard).ravel()
+    written, touched = mine.numbers(store.offset).ravel()[held], others.numbers(other.offset).ravel()[seen]
     if not written.size or not touched.size:
         return False
-    owner = numpy.full(max(written.max(), touched.max()) + 1, -1, dtype=numpy.int64)
-    numbers = _iteration(mine, shared)
-    owner[written] = numbers
-    if (owner[written] != numbers).any():
+    first = min(written.min(), touched.min())
+    owner = numpy.full(max(written.max(), touched.max()) + 1 - first, -1, dtype=numpy.int64)
+    numbers = _iteration(mine, shared)[held]
+    owner[written - first] = numbers
+    if (owner[written - first] != numbers).any():
         return True
-    owners, own = owner[touched], _iteration(others, shared)
+    owners, own = owner[touched - first], _iteration(others, shared)[seen]
     if other is store:
         return len(numpy.unique(written)) < len(written)
-    return bool(((owners >= 0) & (owners != own) & others.holds(other.what.guard).ravel()).any())
+    return bool(((owners >= 0) & (owners != own)).any())
 
 
 def _iteration(grid: Grid, shared: Sequence[Variable]) -> Numbers:
