@@ -22,7 +22,7 @@ from precast.ir.loops.program import (
     with_steps,
 )
 from precast.ir.loops.rewriting import replace_places, with_buffers
-from precast.ir.loops.scalars import Accumulated, Accumulator, Constant, IndexValue, Load, apply, cast, rewrite
+from precast.ir.loops.scalars import Accumulated, Accumulator, IndexValue, Load, apply, cast, rewrite
 from precast.ir.loops.verifier import IllegalLoopProgramError, calls, verify_loops, verify_plan
 from precast.ir.loops.verifier.proofs import is_proved
 from precast.lower.fuse import fuse
@@ -214,8 +214,9 @@ def test_an_iteration_may_read_what_it_wrote_itself():
 
 
 def test_what_a_guard_keeps_from_being_read_may_lie_anywhere():
-    is_first = apply("lt", IndexValue(atom(ROW), "i64"), Constant(1, "i64"))
-    body = Loop((ROW,), (Store(Y, AT, Load(X, AT)), Store(Z, AT, Load(Y, (atom(ROW) * -20,), is_first))))
+    before = atom(ROW) * -20
+    is_inside = apply("ge", IndexValue(before, "i64"), IndexValue(constant(0), "i64"))
+    body = Loop((ROW,), (Store(Y, AT, Load(X, AT)), Store(Z, AT, Load(Y, (before,), is_inside))))
     verify_loops(program_of(kernel_over(body), inputs=[X], results=[Y, Z]), after="a test")
 
 
