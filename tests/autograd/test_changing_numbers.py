@@ -209,3 +209,21 @@ def test_a_tensor_kept_in_an_object_is_there_for_the_next_call():
         last = expected * 2
         assert torch.equal(memory.last, last)
     assert compilations(compiled) == 2
+
+
+def test_sizes_and_objects_that_are_kept_hold_nothing_of_the_trace():
+    kept = {}
+
+    def function(x):
+        kept["shape"], kept["rows"] = x.shape, [x.shape[0], {"half": x.shape[0] // 2}]
+        kept["object"] = types.SimpleNamespace(total=x.sum(), name="sum")
+        return x * 2
+
+    compiled = aot_function(function, nop, dynamic=True)
+    for rows in (4, 6, 9):
+        x = torch.ones(rows, 2)
+        compiled(x)
+        assert kept["shape"] == (rows, 2)
+        assert kept["rows"] == [rows, {"half": rows // 2}]
+        assert type(kept["rows"][0]) is int
+        assert (float(kept["object"].total), kept["object"].name) == (2.0 * rows, "sum")

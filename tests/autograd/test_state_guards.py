@@ -271,6 +271,16 @@ def test_which_parameters_are_tied():
     assert torch.equal(compiled(X), module(X))
 
 
+def test_two_parameters_that_become_one():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    compiled = aot_module(module, nop)
+    assert torch.equal(compiled(X), module(X))
+    module[2].weight = module[0].weight
+    assert torch.equal(compiled(X), module(X))
+    gradients = [torch.autograd.grad(each(X).sum(), module.parameters()) for each in (compiled, module)]
+    assert all(map(torch.equal, *gradients))
+
+
 def test_parametrizations_come_and_go():
     module = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     compiled = aot_module(module, nop)

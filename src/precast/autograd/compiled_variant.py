@@ -4,7 +4,6 @@ Before: ``values``, the module state and the leaves of a call that fits
 After:  ``CompiledVariant.run(values)``, what the user's function returns
 """
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,12 +20,10 @@ if TYPE_CHECKING:
     from precast.autograd.boundary.duplicate_inputs import DuplicatePlan
     from precast.autograd.boundary.synthetic_bases import SyntheticBasePlan
     from precast.autograd.boundary.wrapped_parts import WrittenParts
-    from precast.capture.state_snapshot import Write
+    from precast.capture.state_snapshot import Writes
 
 SizeCheck = Callable[[Sequence[Any]], bool]
 """Whether real inputs have sizes for which a trace is valid."""
-
-_CONTAINERS = (list, dict, set)
 
 Home = Callable[[], Any]
 """Reads one tensor from where the program finds it."""
@@ -133,7 +130,7 @@ class OutputPlan:
     build: Callable[[Iterator[Any]], Any] | None = None
     has_changes: bool = False
     refers_to_arguments: bool = False
-    writes: "tuple[Write, ...]" = ()
+    writes: "Writes | None" = None
 
     def split(
         self,
@@ -141,7 +138,7 @@ class OutputPlan:
         tree: pytree.TreeSpec,
         *,
         has_changes: bool = False,
-        writes: "tuple[Write, ...]" = (),
+        writes: "Writes | None" = None,
     ) -> list[Any]:
         """Note the plain values among the outputs, and give the others."""
         kept = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -161,26 +158,16 @@ class OutputPlan:
         for position, constant in self.constants.items():
             is_container = isinstance(constant, ArgumentContainer)
             outputs.insert(position, containers[constant.number] if is_container else constant)
-        written = self._taken_writes(outputs)
+        if self.writes:
+            start = len(outputs) - self.writes.count
+            self.writes.put(outputs[start:])
+            del outputs[start:]
         built = self._built(outputs)
-        for write, values in written:
-            write.put(values)
         if not self.has_changes:
             return built
         result, changes = built
         apply_changes(containers, changes)
         return result
-
-    def _taken_writes(self, outputs: list[Any]) -> "list[tuple[Write, list[Any]]]":
-        """What is to be written into Python's state, taken from the end of the outputs."""
-        found = []
-        for write in reversed(self.writes):
-            start = len(outputs) - len(write.values)
-            # Not one container for all calls: it may be changed between them.
-            values = [copy.copy(value) if type(value) in _CONTAINERS else value for value in outputs[start:]]
-            del outputs[start:]
-            found.append((write, values))
-        return found[::-1]
 
     def _built(self, outputs: list[Any]) -> Any:
         if self.build is not None:

@@ -31,6 +31,7 @@ class ModuleSlots:
                 places.setdefault(id(tensor), []).append((owner, name))
         found = [places[id(item.tensor)] for item in module_state(roots)]
         self._slots = _Places(first for first, *_ in found)
+        self._identities = [id(first[0][first[1]]) for first, *_ in found]
         self._tied = [(first, other) for first, *others in found for other in others]
         self.structure = tuple(id(each) for m in self.modules for each in (m, *m._modules.values()))
         """Which modules these are, and how they are nested."""
@@ -69,8 +70,18 @@ class ModuleSlots:
             and not any(map(is_, tensors, repeat(None)))
             and all(map(is_, self._absent.read(), repeat(None)))
             and all(owner[name] is other.get(alias) for (owner, name), (other, alias) in self._tied)
+            and not self._are_tied_anew(tensors)
         )
         return tensors if is_current else None
+
+    def _are_tied_anew(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether two places hold one tensor now that did not before."""
+        identities = list(map(id, tensors))
+        if identities != self._identities:
+            # Some were replaced, which is seldom: hundreds of them are compared at every call.
+            self._identities = identities
+            return len(set(identities)) < len(identities)
+        return False
 
 
 class _Places:

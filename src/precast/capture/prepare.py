@@ -27,7 +27,7 @@ from precast.capture.failures import explained_failures
 from precast.capture.module_state import StateTensor, constant_names, module_names, module_state, root_modules
 from precast.capture.number_inputs import NumberInputs, as_input
 from precast.capture.python_state import watched_python_state
-from precast.capture.state_snapshot import Write
+from precast.capture.state_snapshot import Writes
 from precast.errors import InputTypeError, StateMutationError
 from precast.ir.opened_objects import PLAIN_TYPES, opened
 from precast.ir.signature import InputKind
@@ -66,7 +66,7 @@ class FlatCallable:
         self._numbers = numbers or NumberInputs()
         self.out_tree: pytree.TreeSpec | None = None
         self.has_changes = False
-        self.writes: tuple[Write, ...] = ()
+        self.writes: Writes = Writes()
 
     def __call__(self, *flat: Any) -> list[Any]:
         stand_ins = dict(zip(map(id, self._state), flat, strict=False))
@@ -108,8 +108,8 @@ class FlatCallable:
         outputs = [captured.substitute(output) for output in outputs]
         if not self._returns_writes:
             return outputs
-        self.writes = tuple(writes)
-        return [*outputs, *(value for write in writes for value in write.values)]
+        leaves, self.writes = Writes.of(writes)
+        return [*outputs, *(captured.substitute(leaf) for leaf in leaves)]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from precast.capture.reachable_state import Place, ReachableState, Sized, join_path, reachable_state
 from precast.capture.reads import Reads, Variable, variables_read
+from precast.ir.opened_objects import opened
 from precast.tracing.captured_tensors import is_real_tensor
 from precast.tracing.executed_code import Executed, ExecutedCode
 from precast.tracing.trusted_code import is_machinery, is_trusted
@@ -32,6 +33,43 @@ class Write:
     put: Callable[[Sequence[Any]], None]
     is_of_module: bool = False
     """Whether these are attributes of a module."""
+
+
+@dataclass(frozen=True)
+class Writes:
+    """All that a run wrote, in order, and the tree of the values."""
+
+    writes: tuple[Write, ...] = ()
+    tree: pytree.TreeSpec | None = None
+
+    @classmethod
+    def of(cls, writes: Sequence[Write]) -> "tuple[list[Any], Writes]":
+        """The leaves of what was written, and how to put others there."""
+        if not writes:
+            return [], cls()
+        leaves, tree = pytree.tree_flatten(opened([_with_open_sizes(write.values) for write in writes]))
+        return leaves, cls(tuple(writes), tree)
+
+    def __bool__(self) -> bool:
+        return bool(self.writes)
+
+    def put(self, leaves: Sequence[Any]) -> None:
+        """Write again, values made of these leaves."""
+        assert self.tree is not None, "something was written"
+        # Sets are leaves, and not one set for all calls: it may be changed between them.
+        own = [set(leaf) if type(leaf) is set else leaf for leaf in leaves]
+        for write, values in zip(self.writes, pytree.tree_unflatten(own, self.tree), strict=True):
+            write.put(values)
+
+    @property
+    def count(self) -> int:
+        """How many leaves there are."""
+        return 0 if self.tree is None else self.tree.num_leaves
+
+
+def _with_open_sizes(values: list[Any]) -> list[Any]:
+    """Symbols in shapes where the tree of values shows them."""
+    return [tuple(value) if isinstance(value, torch.Size) else value for value in values]
 
 
 class StateSnapshot:
@@ -177,7 +215,7 @@ def _refill(holder: Any, contents: Any) -> None:
 
 def traced_tensors(value: Any) -> list[torch.Tensor]:
     """The tensors of tracing's own that a value holds."""
-    leaves = list(value) if isinstance(value, set) else pytree.tree_leaves(value)
+    leaves = list(value) if isinstance(value, set) else pytree.tree_leaves(opened(value))
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not is_real_tensor(leaf)]
 
 
