@@ -118,6 +118,10 @@ class ArtifactError(PrecastError, ValueError):
     """A file is damaged, of another version, or not ours; nothing of it was used."""
 
 
+class FileWriteError(PrecastError, OSError):
+    """A file could not be written: no room, no permission, no such folder. What was there before is there still."""
+
+
 class SignatureError(ArtifactError):
     """A file's signature is missing, broken, or by someone whom the caller did not name."""
 

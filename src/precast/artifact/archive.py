@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from precast.artifact.schema import damaged
 from precast.cache.partial import partial_file, replace_together
+from precast.errors import FileWriteError
 
 ALIGNMENT = 64
 MAX_MEMBERS = 1000
@@ -33,18 +34,25 @@ def write_archive(path: Path, members: Mapping[str, Content], *, beside: Mapping
 
     Files that lie `beside` it, told by what their names have behind its own, appear with it.
     """
-    with ExitStack() as stack:
-        moves: list[tuple[Path, Path]] = []
-        for suffix, content in (beside or {}).items():
-            target = Path(f"{path}{suffix}")
-            partial, file = stack.enter_context(partial_file(target))
-            file.write(content)
+    try:
+        with ExitStack() as stack:
+            moves: list[tuple[Path, Path]] = []
+            for suffix, content in (beside or {}).items():
+                target = Path(f"{path}{suffix}")
+                partial, file = stack.enter_context(partial_file(target))
+                file.write(content)
+                _finish(file)
+                moves.append((partial, target))
+            partial, file = stack.enter_context(partial_file(path))
+            write_members(file, members)
             _finish(file)
-            moves.append((partial, target))
-        partial, file = stack.enter_context(partial_file(path))
-        write_members(file, members)
-        _finish(file)
-        replace_together([*moves, (partial, path)])
+            replace_together([*moves, (partial, path)])
+    except OSError as problem:
+        raise FileWriteError(
+            f"{path} cannot be written",
+            why=f"{problem.strerror or problem} ({problem.filename or path})",
+            fix="name a file in a folder that is yours and has room; what was there before is there still",
+        ) from problem
 
 
 def _finish(file: BinaryIO) -> None:

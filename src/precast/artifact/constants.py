@@ -33,6 +33,18 @@ class Named:
         return self.name
 
 
+def is_same_constant(expected: object, value: object) -> bool:
+    """Whether a value is the one that a program was captured with.
+
+    True == 1 == 1.0 for Python, but not for the program; nor are 0.0 and -0.0 one number, but NaN is itself.
+    """
+    if isinstance(expected, Named):
+        return expected == value
+    if type(value) is not type(expected):
+        return False
+    return repr(value) == repr(expected) if isinstance(value, float | complex) else bool(expected == value)
+
+
 def read_constant(content: Json, depth: int = 0) -> Any:
     """The value; whatever is unknown in it is a damaged file."""
     if depth > MAX_DEPTH:

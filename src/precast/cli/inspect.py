@@ -47,7 +47,8 @@ def inspect(
 def _as_table(summary: Mapping[str, Any]) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     for key, value in summary.items():
-        table.add_row(key, _as_table(value) if isinstance(value, Mapping) else Text(_told(value) or "-"))
+        # Names come from the file: they are no markup.
+        table.add_row(Text(key), _as_table(value) if isinstance(value, Mapping) else Text(_told(value) or "-"))
     return table
 
 

@@ -41,7 +41,7 @@ def verify(
         table.add_column(column, justify="right")
     for each in checks:
         table.add_row(
-            each.entry, str(each.sample), Text(each.output), f"{each.largest_error:.3g}", f"{each.tolerance:.3g}"
+            Text(each.entry), str(each.sample), Text(each.output), f"{each.largest_error:.3g}", f"{each.tolerance:.3g}"
         )
     if checks:
         Console().print(table)

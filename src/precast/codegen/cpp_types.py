@@ -65,6 +65,17 @@ class Namer:
         return name
 
 
+def text_literal(text: str) -> str:
+    """A constant that has exactly the bytes of this text in UTF-8."""
+    return f'"{"".join(map(_character, text.encode()))}"'
+
+
+def _character(byte: int) -> str:
+    if byte in b'"\\':
+        return f"\\{byte:c}"
+    return chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}"
+
+
 def literal(value: float | int | bool, dtype: str) -> str:
     """A constant that has exactly this value in C++."""
     spelling = CPP_TYPES[dtype]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from precast.codegen import timers
-from precast.codegen.cpp_types import DLPACK_TYPES, MEMORY_TYPES, Namer, identifier, index_text
+from precast.codegen.cpp_types import DLPACK_TYPES, MEMORY_TYPES, Namer, identifier, index_text, text_literal
 from precast.codegen.describe import Entry, Storage, describe_entry, state_buffers
 from precast.codegen.groups import row_type
 from precast.codegen.kernels import KernelFunction
@@ -105,7 +105,7 @@ class _EntryWriter:
             *_table("tensor_spec", f"{self.prefix}_inputs", inputs),
             *_table("tensor_spec", f"{self.prefix}_outputs", outputs),
             *_table("size_source", f"{self.prefix}_sizes", sizes),
-            f"static const char {self.prefix}_json[] = {json.dumps(json.dumps(describe_entry(self.entry)))};",
+            f"static const char {self.prefix}_json[] = {text_literal(json.dumps(describe_entry(self.entry)))};",
             "",
             *size_functions(self.prefix, self.entry),
             *(timers.times_of(self.prefix, len(program.steps)) if self.profile else []),
@@ -115,7 +115,7 @@ class _EntryWriter:
     def _spec_text(self, buffer: Buffer, state: str | None) -> str:
         name, place = (buffer.name, -1) if state is None else (state, self.places[state])
         is_written = str(buffer in self.entry.program.written_inputs).lower()
-        return f"{{{json.dumps(name)}, {_dtype_text(buffer.dtype)}, {len(buffer.shape)}, {place}, {is_written}}}"
+        return f"{{{text_literal(name)}, {_dtype_text(buffer.dtype)}, {len(buffer.shape)}, {place}, {is_written}}}"
 
     def _run(self) -> list[str]:
         program = self.entry.program
@@ -173,7 +173,7 @@ class _EntryWriter:
 
     def _check(self, step: Check) -> list[str]:
         status = {"index": "PRECAST_INDEX_OUT_OF_RANGE", "value": "PRECAST_FAILED"}[step.error]
-        message = json.dumps(step.message.replace("%", "%%"))
+        message = text_literal(step.message.replace("%", "%%"))
         return [f"    if (*{self.pointers[step.failed]}) return precast::fail({status}, {message});"]
 
     def _library_call(self, step: LibraryCall) -> list[str]:
@@ -241,9 +241,9 @@ def _state_table(state: Mapping[str, Buffer], updated: set[str], storages: Mappi
         stored = buffer.strides if storage is None else storage.strides
         for kind, numbers in (("shape", buffer.shape), ("strides", buffer.strides), ("stored", stored)):
             lines.append(f"static const int64_t state_{number}_{kind}[] = {{{', '.join(map(str, numbers)) or '0'}}};")
-        home = "nullptr" if storage is None else json.dumps(storage.name, ensure_ascii=False)
+        home = "nullptr" if storage is None else text_literal(storage.name)
         parts = [
-            json.dumps(name, ensure_ascii=False), _dtype_text(buffer.dtype), str(len(buffer.shape)),
+            text_literal(name), _dtype_text(buffer.dtype), str(len(buffer.shape)),
             f"state_{number}_shape", f"state_{number}_strides", str(name in updated).lower(), home,
             f"state_{number}_stored", str(0 if storage is None else storage.offset),
         ]  # fmt: skip
@@ -261,7 +261,7 @@ def _embedded_data(embedded: Embedded | None) -> list[str]:
             "}  // namespace precast",
             "",
         ]
-    symbol, manifest = embedded.weights_symbol, json.dumps(embedded.manifest)
+    symbol, manifest = embedded.weights_symbol, text_literal(embedded.manifest)
     lines = []
     if embedded.weights_size:
         lines.append(f'extern "C" __attribute__((visibility("hidden"))) const unsigned char {symbol}[];')
@@ -273,7 +273,7 @@ def _embedded_data(embedded: Embedded | None) -> list[str]:
 def _table_row(entry: Entry) -> str:
     prefix, program = identifier(entry.name), entry.program
     parts = [
-        json.dumps(entry.name), f"{prefix}_json", f"{prefix}_inputs", str(len(program.inputs)), f"{prefix}_outputs",
+        text_literal(entry.name), f"{prefix}_json", f"{prefix}_inputs", str(len(program.inputs)), f"{prefix}_outputs",
         str(len(program.outputs)), f"{prefix}_sizes", str(len(program.sizes)), f"{prefix}_layouts",
         f"{prefix}_arena_size", f"{prefix}_run", str(len(entry.fallbacks)), f"{prefix}_broken_condition",
     ]  # fmt: skip

@@ -6,10 +6,9 @@ from sizes when it runs, without looking, has been computed here before.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 
-from precast.codegen.cpp_types import identifier, index_text
+from precast.codegen.cpp_types import identifier, index_text, text_literal
 from precast.codegen.describe import Entry
 from precast.ir.loops.index import Computed, Index, Variable, atoms, product
 from precast.ir.loops.program import FallbackStep, Kernel, KernelGroup, LibraryCall, Loop, SizeSource, Statement, Step
@@ -38,7 +37,7 @@ def _broken_condition(prefix: str, entry: Entry) -> list[str]:
             "    {",
             "        bool known = true;",
             f"        const int64_t left = {left}, right = {right};",
-            f"        if (!known || !(left {each.relation} right)) return {json.dumps(each.text)};",
+            f"        if (!known || !(left {each.relation} right)) return {text_literal(each.text)};",
             "    }",
         ]
     return [*lines, "    return nullptr;", "}", ""]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from precast.artifact.constants import is_same_constant
 from precast.errors import InputValueError
 from precast.ir.node_meta import value_of
 from precast.ir.program import Program
@@ -60,8 +61,7 @@ def _expected(spec: InputSpec, node: fx.Node) -> ExpectedLeaf:
 
 
 def _check_constant(expected: object, leaf: Leaf) -> None:
-    # True == 1 == 1.0 for Python, but not for the program. NaN is not even itself.
-    if type(leaf.value) is type(expected) and (leaf.value == expected or leaf.value != leaf.value):
+    if is_same_constant(expected, leaf.value):
         return
     raise InputValueError(
         f"{leaf.path} is {leaf.value!r}, but the program was captured with {expected!r}.",

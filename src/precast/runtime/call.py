@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from precast.artifact.calls import CallDescription, ConstantLeaf, OutputResult, Result, SizeLeaf, TensorLeaf
-from precast.artifact.constants import Named
+from precast.artifact.constants import Named, is_same_constant
 from precast.artifact.expressions import expression_text, holds, solve, symbols_of, whole_number
 from precast.artifact.schema import Json, damaged
 from precast.errors import InputTypeError, InputValueError
@@ -99,13 +99,8 @@ def _placed(
 
 
 def _check_constant(expected: object, path: str, value: Any) -> None:
-    # True == 1 == 1.0 for Python, but not for the program. NaN is not even itself.
-    if isinstance(expected, Named):
-        # Where there is no torch, its dtypes and devices have names.
-        is_same = value in (expected, expected.name)
-    else:
-        is_same = type(value) is type(expected) and (expected == value or value != value)
-    if is_same:
+    # Where there is no torch, its dtypes and devices have names.
+    if is_same_constant(expected, value) or (isinstance(expected, Named) and value == expected.name):
         return
     raise InputValueError(
         f"{path} is {value!r}, but the program was captured with {expected!r}.",
