@@ -136,7 +136,7 @@ def attention(
         is_blind = apply("eq", sum_, as_scalar(0, dtype))
         return apply("where", is_blind, as_scalar(0, dtype), top + apply("log", sum_))
 
-    return result, builder.pointwise(logarithm, peak, total, result=sums)
+    return result, builder.pointwise(logarithm, peak, total, compute=dtype, result=sums)
 
 
 @lowering(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)

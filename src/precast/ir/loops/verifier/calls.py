@@ -25,8 +25,11 @@ def misfits(call: LibraryCall, examples: Sizes) -> Iterator[str]:
     if rule is None:
         yield f"there is no routine {call.routine}"
         return
-    inputs, outputs = ([_resolved(view, examples) for view in views] for views in (call.own_inputs, call.outputs))
-    if not rule(inputs, outputs, call.numbers):
+    inputs, outputs = (
+        [replace(view, shape=_traced(view.shape, examples)) for view in views]
+        for views in (call.own_inputs, call.outputs)
+    )
+    if not rule(inputs, outputs, _traced(call.numbers, examples)):
         given, written = (", ".join(map(_described, views)) for views in (call.own_inputs, call.outputs))
         yield f"{call.routine} does not take {given} and write {written}"
     yield from _misfitting_finishes(call, examples)
@@ -42,13 +45,13 @@ def _misfitting_finishes(call: LibraryCall, examples: Sizes) -> Iterator[str]:
 
 
 def _is_alike(first: View, second: View, examples: Sizes) -> bool:
-    return _resolved(first, examples).shape == _resolved(second, examples).shape
+    return _traced(first.shape, examples) == _traced(second.shape, examples)
 
 
-def _resolved(view: View, examples: Sizes) -> View:
-    """The view with its shape as it was when the program was traced: sizes may be equal that are written otherwise."""
+def _traced(numbers: Shape, examples: Sizes) -> Shape:
+    """Sizes as they were when the program was traced: some are equal that are written otherwise."""
     values: dict[Atom, Index] = {Symbol(name): constant(size) for name, size in examples.items()}
-    return replace(view, shape=tuple(substitute(size, values) for size in view.shape)) if values else view
+    return tuple(substitute(number, values) for number in numbers) if values else numbers
 
 
 def _leaves(view: View, examples: Sizes) -> bool:
