@@ -112,3 +112,13 @@ def test_the_largest_error(ours, theirs, error):
 def test_bfloat16_is_compared_by_its_values():
     ours, theirs = (Weight("bf16", np.array([bits], np.uint16)) for bits in (0x3F80, 0x4000))
     assert largest_error(ours, theirs) == 1.0
+
+
+def test_regions_without_gradients_are_sampled_in_double_precision_too(tmp_path):
+    def function(x):
+        with torch.no_grad():
+            weights = torch.arange(3).float() @ x.tanh()
+        return weights * x
+
+    path = precast.package(function, (torch.randn(3, 3),), path=tmp_path / "model.precast")
+    assert all(check.passed for check in precast.runtime.load(path).verify())

@@ -20,6 +20,7 @@ from precast.export.program import ExportedProgram
 from precast.ir.opened_objects import opened
 from precast.ir.signature import ConstantArgument, InputKind
 from precast.ir.tensor_spec import dtype_name
+from precast.tracing.retrace import REGIONS
 
 EAGER_ERRORS, ROUNDINGS = 8, 32
 _WIDENED = (torch.float32, torch.float16, torch.bfloat16)
@@ -116,6 +117,8 @@ class _InDouble(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = pytree.tree_map(_widened, (args, kwargs))
+        if target in REGIONS:
+            args = tuple(_InDouble(each).run if isinstance(each, fx.GraphModule) else each for each in args)
         return pytree.tree_map(_widened, super().call_function(target, args, kwargs))
 
 

@@ -11,7 +11,8 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.provenance import attributed_to
 
-_REGIONS = (wrap_with_autocast, wrap_with_set_grad_enabled)
+REGIONS = (wrap_with_autocast, wrap_with_set_grad_enabled)
+"""Operators that run a part of a program in a mode of its own."""
 
 
 class _AttributingInterpreter(fx.Interpreter):
@@ -29,7 +30,7 @@ class _AttributingInterpreter(fx.Interpreter):
             return region
         if target is _exit_autocast:
             return args[0].__exit__(None, None, None)
-        if target in _REGIONS:
+        if target in REGIONS:
             # What a region holds runs as part of the program: its nodes tell their own stories, not the region's.
             args = tuple(_attributed(each) if isinstance(each, fx.GraphModule) else each for each in args)
         return super().call_function(target, args, kwargs)
