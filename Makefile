@@ -18,10 +18,13 @@ CLOCK      ?=
 QUICK      ?=
 PUBLISH    ?=
 JSON       ?=
+# How long `make fuzz` looks for failures, from which seed on (nothing given: a random one), and other options of it.
+SECONDS ?= 300
+SEED    ?=
+FUZZ    ?=
 # What `make fuzz-files` does.
 FILES  ?= 100000
 ARRAYS ?= 10000
-SEED   ?= 0
 
 # What `make test-torch` runs, and under which torch: a release such as 2.11, or the newest there is.
 SHORT      ?= tests/test_torch_versions.py $(addprefix tests/,autograd export native packaging models)
@@ -58,10 +61,14 @@ test-torch: compiler $(TORCH_VENV)/.ready ## the tests that depend on torch most
 .PHONY: fuzz-files
 fuzz-files: compiler $(READY) ## hostile files and arrays (long): FILES=100000 ARRAYS=10000 SEED=0
 	$(call say,hostile files and arrays)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --files $(FILES) --arrays $(ARRAYS) --seed $(SEED)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --arrays $(ARRAYS) --seed $(SEED) --sanitized
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --files $(FILES) --arrays $(ARRAYS) --seed $(or $(SEED),0)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --arrays $(ARRAYS) --seed $(or $(SEED),0) --sanitized
 	$(call say,operators that files may call)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.export.operator_attacks 150 $(SEED)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.export.operator_attacks 150 $(or $(SEED),0)
+
+.PHONY: fuzz
+fuzz: compiler $(READY) ## random programs against eager: SECONDS=300 SEED= FUZZ="--sanitize"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(FUZZ)
 
 .PHONY: demo
 demo: compiler $(READY) ## the whole story: compile, train, package, run without torch

@@ -15,6 +15,7 @@ from precast.cache import Store
 from precast.codegen.describe import Entry
 from precast.codegen.generate import generate
 from precast.runtime import open_library
+from tests.codegen.sanitizers import FLAGS
 from tests.lower import (
     test_attention,
     test_bags,
@@ -36,7 +37,6 @@ from tests.lower import (
 )
 from tests.lower.pipeline import lowered, make_entry
 
-FLAGS = ["-fsanitize=address,undefined", "-O1", "-fno-sanitize-recover=undefined"]
 FAMILIES = (
     test_operators, test_attention, test_bags, test_convolution, test_depthwise, test_direct_convolutions,
     test_epilogues, test_indexing, test_normalization, test_ordering, test_pixel_products, test_pooling,

@@ -165,12 +165,19 @@ class Builder:
         numbers: Sequence[Index | int] = (),
         results: Sequence[Result] | None = None,
     ) -> tuple[Buffer, ...]:
-        """Call a routine of the support library."""
-        targets = tuple(map(self.result_buffer, self.results if results is None else results))
+        """Call a routine of the support library, unless it would write nothing."""
+        wanted = self.results if results is None else results
+        if all(constant(0) in each.shape for each in wanted):
+            # Of nothing, torch has shapes that no routine expects: a convolution without channels keeps its input's.
+            return tuple(map(self._nothing, wanted))
+        targets = tuple(map(self.result_buffer, wanted))
         views, outputs = tuple(map(whole, inputs)), tuple(map(whole, targets))
         name, counts = targets[0].name, tuple(map(as_index, numbers))
         self.steps.append(LibraryCall(name, routine, views, outputs, (self.origin,), counts))
         return targets
+
+    def _nothing(self, result: Result) -> Buffer:
+        return self.define(lambda at: Constant(0, result.dtype), result)
 
     def multiply(
         self, routine: str, inputs: Sequence[Buffer], numbers: Sequence[Index | int] = (), result: Result | None = None

@@ -271,14 +271,19 @@ def _aligned(first: Loop, second: Loop) -> tuple[Loop, Loop]:
     position = 0
     while position < min(len(first.variables), len(second.variables)):
         left, right = first.variables[position], second.variables[position]
-        if left.extent != right.extent and divides(right.extent, left.extent):
+        if _is_cut_by(left.extent, right.extent):
             first = split_variable(first, left, floor_divide(left.extent, right.extent))
-        elif left.extent != right.extent and divides(left.extent, right.extent):
+        elif _is_cut_by(right.extent, left.extent):
             second = split_variable(second, right, floor_divide(right.extent, left.extent))
         elif left.extent != right.extent:
             break
         position += 1
     return first, second
+
+
+def _is_cut_by(extent: Index, part: Index) -> bool:
+    """Whether a range consists of several that are as long as a part; nothing consists of nothing, over and over."""
+    return extent not in (part, constant(0)) and divides(part, extent)
 
 
 def _common_prefix(first: Loop, second: Loop) -> int:

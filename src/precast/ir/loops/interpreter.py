@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -71,20 +72,34 @@ _REDUCERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def interpret(program: LoopProgram, inputs: Sequence[torch.Tensor], fallback: Fallback | None = None) -> Tensors:
-    """Run `program`; outputs come back with the strides of their buffers."""
-    sizes = {source.symbol: _size(source, inputs) for source in program.sizes}
-    run = _Run(sizes, fallback)
+    """Run `program`; outputs come back with the strides of their buffers, and what it updates is updated."""
+    run = _Run(sizes_of(program, inputs), fallback)
     for buffer, tensor in zip(program.inputs, inputs, strict=True):
         run.memory[buffer] = run.allocate(buffer)
-        run.window(buffer).copy_(tensor)
+        _distinct(run.window(buffer)).copy_(_distinct(tensor, like=run.window(buffer)))
     for step in program.steps:
         run.step(step)
+    for buffer, tensor in zip(program.inputs, inputs, strict=True):
+        if buffer in program.written_inputs:
+            tensor.copy_(run.window(buffer))
     return tuple(run.window(buffer) for buffer in program.outputs)
 
 
-def _size(source: SizeSource, inputs: Sequence[torch.Tensor]) -> int:
-    tensor = inputs[source.position]
-    return int(tensor) if source.dimension is None else tensor.shape[source.dimension]
+def sizes_of(program: LoopProgram, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+    """The program's sizes in a call with these inputs."""
+    return {source.symbol: _size(source, inputs[source.position]) for source in program.sizes}
+
+
+def _distinct(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """The part of a tensor that has each element once, where expanding `like` repeated them."""
+    for dimension, stride in enumerate((tensor if like is None else like).stride()):
+        tensor = tensor.narrow(dimension, 0, min(tensor.shape[dimension], 1)) if stride == 0 else tensor
+    return tensor
+
+
+def _size(source: SizeSource, tensor: torch.Tensor) -> int:
+    read = int(tensor) if source.dimension is None else tensor.shape[source.dimension]
+    return (read - source.offset) // source.factor
 
 
 class _Run:
@@ -121,6 +136,17 @@ class _Run:
         shape, strides = [self.number(size) for size in view.shape], [self.number(stride) for stride in view.strides]
         return self.storage(buffer).as_strided(shape, strides, offset)
 
+    def read(self, view: View) -> torch.Tensor:
+        """What a view shows, also from back to front, which torch has no views for."""
+        backwards = [axis for axis, stride in enumerate(view.strides) if self.number(stride) < 0]
+        if not backwards:
+            return self.window(view)
+        first, strides = view.offset, list(view.strides)
+        for axis in backwards:
+            first += (view.shape[axis] - 1) * strides[axis]
+            strides[axis] *= -1
+        return self.window(replace(view, offset=first, strides=tuple(strides))).flip(backwards)
+
     def step(self, step: Step) -> None:
         match step:
             case Kernel():
@@ -130,7 +156,9 @@ class _Run:
                     self.enter_kernel(member)
             case LibraryCall():
                 numbers = [self.number(number) for number in step.numbers]
-                inputs, outputs = ([self.window(view) for view in views] for views in (step.inputs, step.outputs))
+                inputs, outputs = list(map(self.read, step.inputs)), list(map(self.window, step.outputs))
+                if not any(output.numel() for output in outputs):
+                    return
                 first, *others = inputs[: len(step.own_inputs)]
                 own = [finish(first, step.prologue, inputs), *others]
                 results = run_routine(step.routine, own, [each.shape for each in outputs], numbers)

@@ -146,10 +146,11 @@ def _iteration(grid: Grid, shared: Sequence[Variable]) -> Numbers:
 
 
 def _feed_together(stores: Sequence[Access], load: Access, examples: Sizes) -> bool:
-    """Whether stores wrote all that a load reads, for some choice of dynamic sizes; True where nobody can tell."""
+    """Whether stores wrote all that a load reads, for some choice of dynamic sizes; True where nobody can tell.
+
+    What a loop over nothing writes need not be written, if nothing of it is read.
+    """
     accesses = [*stores, load]
-    if not stores:
-        return False
     if any(each.offset.computed for each in accesses):
         return any(isinstance(each.what, Store) and each.what.is_plain for each in stores)
     for sizes in sample_sizes(_symbols(accesses), examples):
@@ -157,7 +158,7 @@ def _feed_together(stores: Sequence[Access], load: Access, examples: Sizes) -> b
             if _is_fed(stores, load, sizes):
                 return True
         except TooLargeError:
-            return True
+            return bool(stores)
     return False
 
 

@@ -1,0 +1,154 @@
+"""Processes that try programs for us: they may crash or hang, and we go on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tests.codegen.sanitizers import FLAGS, environment
+from tests.fuzz.judge import Verdict
+from tests.fuzz.programs import Program
+from tests.fuzz.trials import STAGES, Case, Report, run_cases
+
+PATIENCE = 60
+"""Seconds that one step may take; a build, whose length depends on how much there is, twice that and more."""
+SHOWN = 600
+
+
+@dataclass(frozen=True)
+class Build:
+    """How machine code is made: with which flags, and whether it watches its own memory."""
+
+    flags: tuple[str, ...] = ("-O1",)
+    stages: tuple[str, ...] = STAGES
+
+    @property
+    def is_sanitized(self) -> bool:
+        return self.flags == FLAGS
+
+
+class DiedError(Exception):
+    """The process ended, or did not go on; `last` is what it was about to do."""
+
+    def __init__(self, kind: str, last: Report | None, detail: str):
+        super().__init__(kind)
+        self.last, self.verdict = last, Verdict(kind, detail)
+
+
+class Worker:
+    """One process, started when it is needed, and again when it died."""
+
+    def __init__(self, folder: Path, build: Build):
+        self.folder, self.build = folder, build
+        self.process: multiprocessing.process.BaseProcess | None = None
+        self.errors = folder / f"errors-{os.getpid()}-{id(self)}.txt"
+
+    def run(self, cases: Sequence[Case]) -> Iterator[Report]:
+        """The reports of these cases, as they come."""
+        self._start()
+        self.connection.send((list(cases), self.build))
+        last: Report | None = None
+        while True:
+            patience = PATIENCE * (2 + len(cases) / 4 if last is not None and last.stage == "build" else 1)
+            if not self.connection.poll(patience):
+                self.stop()
+                raise DiedError("hang", last, f"nothing for {patience:.0f} s")
+            try:
+                report = self.connection.recv()
+            except EOFError:
+                assert self.process is not None
+                self.process.join()
+                code = self.process.exitcode
+                self.stop()
+                raise DiedError("crash", last, f"exit {code}: {_telling(self.errors)}") from None
+            if report is None:
+                return
+            last = report
+            yield report
+
+    def _start(self) -> None:
+        if self.process is not None:
+            return
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, self.folder, self.errors), daemon=True)
+        before = os.environ.copy()
+        os.environ.update({"OMP_NUM_THREADS": "1"} | (environment() if self.build.is_sanitized else {}))
+        try:
+            self.process.start()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        theirs.close()
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+            self.connection.close()
+            self.process = None
+
+
+def _telling(errors: Path) -> str:
+    """What a process said at last; of a sanitizer, where it begins."""
+    text = errors.read_text(errors="replace") if errors.exists() else ""
+    begin = max(text.find("==ERROR"), text.find("runtime error"))
+    return text[begin : begin + SHOWN] if begin >= 0 else text[-SHOWN:]
+
+
+def _serve(connection: Connection, folder: Path, errors: Path) -> None:
+    with errors.open("w") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    while True:
+        try:
+            cases, build = connection.recv()
+        except EOFError:
+            return
+        for report in run_cases(cases, folder, flags=build.flags, stages=build.stages):
+            connection.send(report)
+        connection.send(None)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program that failed, where, and how."""
+
+    seed: int
+    program: Program
+    mode: str
+    stage: str
+    verdict: Verdict
+
+
+def try_all(worker: Worker, cases: Sequence[Case]) -> Iterator[tuple[Case, Report]]:
+    """All reports with a verdict; where the process dies, the rest is tried in halves until one program is left."""
+    try:
+        for report in worker.run(cases):
+            if report.verdict is not None:
+                yield cases[report.case], report
+    except DiedError as died:
+        last = died.last or Report(0, "", "")
+        if len(cases) == 1:
+            yield cases[0], replace(last, verdict=died.verdict)
+            return
+        # It may have been hurt by an earlier program than the one that it died of.
+        half, is_found = len(cases) // 2, False
+        for part in (cases[:half], cases[half:]):
+            for case, report in try_all(worker, part):
+                is_found |= report.verdict is not None and report.verdict.kind == died.verdict.kind
+                yield case, report
+        if not is_found:
+            told = f"with seeds {cases[0].seed} to {cases[-1].seed} in one process: {died.verdict.detail}"
+            yield cases[last.case], replace(last, verdict=Verdict(died.verdict.kind, told))
+
+
+def first_failure(worker: Worker, case: Case) -> Failure | None:
+    for found, report in try_all(worker, [case]):
+        if report.verdict is not None and report.verdict.is_failure:
+            return Failure(found.seed, found.program, report.mode, report.stage, report.verdict)
+    return None
