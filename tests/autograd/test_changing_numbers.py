@@ -227,3 +227,24 @@ def test_sizes_and_objects_that_are_kept_hold_nothing_of_the_trace():
         assert kept["rows"] == [rows, {"half": rows // 2}]
         assert type(kept["rows"][0]) is int
         assert (float(kept["object"].total), kept["object"].name) == (2.0 * rows, "sum")
+
+
+def test_a_module_that_installs_hooks_at_its_first_call():
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.is_installed = False
+
+        def forward(self, x):
+            if not self.is_installed:
+                self.linear.register_forward_hook(lambda _, args, output: output * 3)
+                self.is_installed = True
+            return self.linear(x)
+
+    module = Lazy()
+    compiled = aot_module(module, nop)
+    for _ in range(3):
+        assert torch.equal(compiled(X), nn.functional.linear(X, *module.linear.parameters()) * 3)
+    assert len(module.linear._forward_hooks) == 1
+    assert compilations(compiled) == 2

@@ -191,7 +191,7 @@ class _Walk:
         if not has_hooks:
             self.found.empty += [(join_path(path, name), held[name]) for name in _HOOKS if name in held]
         known = {"training"} if is_in_tree else set()
-        known |= set() if has_hooks else _ABOUT_HOOKS
+        known |= set() if has_hooks or self._reads.state_only else _ABOUT_HOOKS
         for name, value in held.items():
             if name in _OWN_OF_MODULES:
                 self._own_of_module(value, path, is_in_tree=is_in_tree)
