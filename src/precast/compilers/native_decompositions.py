@@ -11,6 +11,7 @@ import torch
 from torch._decomp import get_decompositions
 
 from precast.compilers.decomposed_strides import lying_like_eager
+from precast.lower.checked_decompositions import CHECKED_DECOMPOSITIONS
 from precast.lower.decomposed import core_operators_taken_apart
 from precast.lower.foreach import foreach_decompositions
 from precast.lower.own_decompositions import OWN_DECOMPOSITIONS
@@ -48,8 +49,9 @@ class NativeDecompositions(DecompositionTable):
 
 def native_decompositions() -> NativeDecompositions:
     """The table for the rules there are now."""
-    also = {**core_operators_taken_apart(), **get_decompositions(_ALSO_TAKEN_APART), **OWN_DECOMPOSITIONS}
-    table: DecompositionTable = {**core_decompositions, **also, **foreach_decompositions()}
+    also = {**core_operators_taken_apart(), **get_decompositions(_ALSO_TAKEN_APART)}
+    own = {**OWN_DECOMPOSITIONS, **CHECKED_DECOMPOSITIONS, **foreach_decompositions()}
+    table: DecompositionTable = {**core_decompositions, **also, **own}
     table |= {operator: lying_like_eager(table[operator]) for operator in _LAID_OUT_BY_ALL_OPERANDS}
     kept = set(lowered_operators())
     return NativeDecompositions({operator: rule for operator, rule in table.items() if operator not in kept})

@@ -16,10 +16,12 @@ import torch
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index
+from precast.ir.loops.program import Check
 from precast.ir.loops.routines import SCAN_KINDS
 from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
 from precast.lower.builder import Builder, Indices, Result, math_dtype
-from precast.lower.conditions import Place, all_of, check_bounds, place
+from precast.lower.conditions import Place, all_of, check_bounds, compare, place, refuse_any
+from precast.lower.indexing import OUT_OF_RANGE
 from precast.lower.registry import lowering
 from precast.lower.scatter import Target, scatter_into
 
@@ -78,6 +80,22 @@ def _bags(builder: Builder, indices: Buffer, offsets: Buffer, bags: Index, paddi
     return _Bags(indices, bag_of, sizes, padding)
 
 
+def _check_offsets(builder: Builder, indices: Buffer, offsets: Buffer) -> None:
+    """The first bag begins at the first index, and none begins before it or after the last."""
+    length, zero = IndexValue(indices.shape[0], "i64"), Constant(0, "i64")
+    refuse_any(builder, offsets, lambda begin: apply("lt", cast(begin, "i64"), zero), OUT_OF_RANGE, error="index")
+    message = f"offsets[-1] can not be greater than input's length {indices.shape[0]}"
+    refuse_any(builder, offsets, lambda begin: apply("gt", cast(begin, "i64"), length), message)
+
+    def begins_late(begin: Scalar, at: Indices) -> Scalar:
+        return all_of(compare("eq", at[0], 0), apply("ne", cast(begin, "i64"), zero))
+
+    with builder.part("begins_late"):
+        failed = builder.reduce("any", offsets, [0], prepare=begins_late, result=Result("bool", ()))
+    message = "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0."
+    builder.steps.append(Check(failed.name, failed, "value", message, (builder.origin,)))
+
+
 @lowering(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 def embedding_bag(
     builder: Builder, weight: Buffer, indices: Buffer, offsets: Buffer, scale_grad_by_freq: bool = False, mode: int = 0,
@@ -86,6 +104,7 @@ def embedding_bag(
 ) -> tuple[Buffer, ...]:  # fmt: skip
     message = "embedding_bag: Expected idx >= 0 && idx < num_embeddings"
     check_bounds(builder, indices, weight.shape[0], error="value", message=message)
+    _check_offsets(builder, indices, offsets)
     result, *others = builder.results
     bags = _bags(builder, indices, offsets, result.shape[0], padding_idx)
     dtype = math_dtype(weight.dtype)

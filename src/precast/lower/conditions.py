@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from precast.ir.loops.buffers import Buffer
@@ -65,6 +66,18 @@ def check_bounds(
     dims = range(len(positions.shape))
     with builder.part("outside"):
         failed = builder.reduce("any", positions, dims, prepare=is_outside, result=Result("bool", ()))
+    builder.steps.append(Check(failed.name, failed, error, message, (builder.origin,)))
+
+
+def refuse_any(
+    builder: Builder, source: Buffer, is_wrong: Callable[[Scalar], Scalar], message: str, *, error: str = "value"
+) -> None:
+    """Fail the call if an element of `source` is wrong, as eager does."""
+    dims = range(len(source.shape))
+    with builder.part("refused"):
+        failed = builder.reduce(
+            "any", source, dims, prepare=lambda value, at: is_wrong(value), result=Result("bool", ())
+        )
     builder.steps.append(Check(failed.name, failed, error, message, (builder.origin,)))
 
 

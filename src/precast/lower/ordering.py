@@ -14,7 +14,7 @@ from precast.ir.loops.program import Check
 from precast.ir.loops.routines import SCAN_KINDS
 from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, cast
 from precast.lower.builder import Builder, Indices, Operand, Result, broadcast_indices, element, is_floating, math_dtype
-from precast.lower.conditions import all_of, place, sure_place
+from precast.lower.conditions import all_of, check_bounds, place, sure_place
 from precast.lower.reduction import kept_result, reduced_dims
 from precast.lower.registry import Rule, lowering
 from precast.lower.view import reshaped_indices
@@ -167,6 +167,9 @@ def _searched(
     """How many elements of the sorted lines come before each value."""
     shape = builder.result.shape
     flat = shape or (constant(1),)
+    if order is not None:
+        message = "torch.searchsorted(): sorter index out of range"
+        check_bounds(builder, order, ordered.shape[-1], error="value", message=message)
     asked = builder.define(lambda at: element(values, at[: len(shape)], ordered.dtype), Result(ordered.dtype, flat))
     with builder.part("places"):
         operands = [ordered, asked, *([] if order is None else [order])]

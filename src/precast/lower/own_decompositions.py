@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
-from torch._prims_common import suggest_memory_format
 
 from precast.lower.grid_sampling import grid_sampler_2d_backward
 from precast.lower.recurrent import mkldnn_rnn_layer
@@ -19,7 +18,6 @@ from precast.ops.decompositions import DecompositionTable
 _aten = torch.ops.aten
 _MEAN = 1
 _torch_linspace = decomposition_table[_aten.linspace.default]
-_torch_max_unpool2d = decomposition_table[_aten.max_unpool2d.default]
 
 
 def addbmm(source: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -117,11 +115,6 @@ def multilabel_margin_loss_backward(
     return (result * scale).reshape(source.shape)
 
 
-def max_unpool2d(source: Tensor, indices: Tensor, output_size: Sequence[int]) -> Tensor:
-    unpooled: Tensor = _torch_max_unpool2d(source, indices, output_size)
-    return unpooled.contiguous(memory_format=suggest_memory_format(source))
-
-
 def linspace(
     start: float | Tensor, end: float | Tensor, steps: int, *, dtype: torch.dtype | None = None, **choices: object
 ) -> Tensor:
@@ -163,7 +156,6 @@ OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten.linspace.Scalar_Tensor: linspace,
     _aten.linspace.Tensor_Scalar: linspace,
     _aten.linspace.Tensor_Tensor: linspace,
-    _aten.max_unpool2d.default: max_unpool2d,
     _aten.mkldnn_rnn_layer.default: mkldnn_rnn_layer,
     _aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     _aten.multilabel_margin_loss_backward.default: multilabel_margin_loss_backward,

@@ -11,8 +11,9 @@ from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index
 from precast.ir.loops.scalars import BINARY, PREDICATES, Scalar, apply, as_scalar, cast
 from precast.lower.builder import Builder, Operand, element, is_floating, promoted_dtype
-from precast.lower.conditions import refuse_zero
+from precast.lower.conditions import refuse_any, refuse_zero
 from precast.lower.registry import Rule, lowering
+from precast.ops.checks import checked
 
 aten = torch.ops.aten
 
@@ -204,3 +205,9 @@ def arange_to(builder: Builder, end: float | Index, **_: object) -> Buffer:
 def arange(builder: Builder, start: float | Index, end: float | Index, step: float | Index = 1, **_: object) -> Buffer:
     dtype = "f64" if is_floating(builder.result.dtype) else "i64"
     return builder.define(lambda at: element(start, at, dtype) + element(at[0], at, dtype) * element(step, at, dtype))
+
+
+@lowering(checked)
+def checked_value(builder: Builder, value: Buffer, is_wrong: Buffer, error: str, message: str) -> Buffer:
+    refuse_any(builder, is_wrong, lambda each: each, message, error=error)
+    return builder.pointwise(lambda each: each, value)

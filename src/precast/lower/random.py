@@ -13,10 +13,10 @@ import torch
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, constant
-from precast.ir.loops.program import Check
 from precast.ir.loops.routines import SCAN_KINDS
 from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
 from precast.lower.builder import Builder, Indices, Operand, Result, element, is_floating, math_dtype
+from precast.lower.conditions import refuse_any
 from precast.lower.random_numbers import Stream
 from precast.lower.registry import drawing, lowering
 from precast.ops.random import random_stream
@@ -65,7 +65,7 @@ def randn(builder: Builder, state: Buffer, *_: object, **__: object) -> Buffer:
 @drawing(aten.normal.Tensor_float, aten.normal.float_Tensor, aten.normal.Tensor_Tensor, aten.normal.float_float)
 def normal(builder: Builder, state: Buffer, mean: Operand, std: Operand = 1.0, *_: object, **__: object) -> Buffer:
     if isinstance(std, Buffer):
-        _refuse(builder, std, lambda value: apply("lt", value, as_scalar(0, value.dtype)),
+        refuse_any(builder, std, lambda value: apply("lt", value, as_scalar(0, value.dtype)),
                 "normal expects all elements of std >= 0.0")  # fmt: skip
     dtype = math_dtype(_dtype(builder))
 
@@ -132,7 +132,7 @@ def bernoulli_by(builder: Builder, state: Buffer, _: Buffer, probabilities: Buff
         inside = (apply("ge", value, as_scalar(0, value.dtype)), apply("le", value, as_scalar(1, value.dtype)))
         return apply("logical_not", apply("logical_and", *inside))
 
-    _refuse(builder, probabilities, is_outside, "Expected p_in >= 0 && p_in <= 1 to be true")
+    refuse_any(builder, probabilities, is_outside, "Expected p_in >= 0 && p_in <= 1 to be true")
     dtype = probabilities.dtype if is_floating(probabilities.dtype) else "f32"
     # Half-precision probabilities deserve more digits than their own type has.
     dtype = math_dtype(dtype)
@@ -263,12 +263,12 @@ def multinomial(
         limits = apply("ge", value, Constant(0, dtype)), apply("lt", value, Constant(math.inf, dtype))
         return apply("logical_not", apply("logical_and", *limits))
 
-    _refuse(builder, weights, is_no_weight, "probability tensor contains either `inf`, `nan` or element < 0")
+    refuse_any(builder, weights, is_no_weight, "probability tensor contains either `inf`, `nan` or element < 0")
     last = len(weights.shape) - 1
     totals_shape = (*weights.shape[:last], constant(1))
     with builder.part("total"):
         totals = builder.reduce("sum", weights, [last], result=Result(dtype, totals_shape))
-    _refuse(builder, totals, lambda total: apply("le", total, as_scalar(0, dtype)),
+    refuse_any(builder, totals, lambda total: apply("le", total, as_scalar(0, dtype)),
             "invalid multinomial distribution (sum of probabilities <= 0)")  # fmt: skip
     draw = _chosen_again_and_again if replacement else _chosen_once
     return draw(builder, state, weights, totals)
@@ -307,13 +307,3 @@ def _chosen_again_and_again(builder: Builder, state: Buffer, weights: Buffer, to
         "sum", (*builder.result.shape, weights.shape[last]), [len(builder.result.shape)], is_passed,
         finish=lambda passed: apply("minimum", passed, end),
     )  # fmt: skip
-
-
-def _refuse(builder: Builder, source: Buffer, is_wrong: Callable[[Scalar], Scalar], message: str) -> None:
-    """Fail the call if an element of `source` is wrong, as eager does."""
-    dims = range(len(source.shape))
-    with builder.part("refused"):
-        failed = builder.reduce(
-            "any", source, dims, prepare=lambda value, at: is_wrong(value), result=Result("bool", ())
-        )
-    builder.steps.append(Check(failed.name, failed, "value", message, (builder.origin,)))

@@ -216,7 +216,7 @@ def index_reduce(
 def index_add(builder: Builder, source: Buffer, dim: int, index: Buffer, values: Buffer, *, alpha: float = 1) -> Buffer:
     dim = dim % max(len(source.shape), 1)
     size = source.shape[dim] if source.shape else constant(1)
-    check_bounds(builder, index, size, error="value", message=out_of_bounds(dim, size))
+    check_bounds(builder, index, size, error="index", message=out_of_bounds(dim, size))
 
     def scaled(at: Indices) -> Scalar:
         value = cast(Load(values, at[: len(values.shape)]), math_dtype(source.dtype))
@@ -229,7 +229,7 @@ def index_add(builder: Builder, source: Buffer, dim: int, index: Buffer, values:
 def index_copy(builder: Builder, source: Buffer, dim: int, index: Buffer, values: Buffer) -> Buffer:
     dim = dim % max(len(source.shape), 1)
     size = source.shape[dim] if source.shape else constant(1)
-    check_bounds(builder, index, size, error="value", message=out_of_bounds(dim, size))
+    check_bounds(builder, index, size, error="index", message=out_of_bounds(dim, size))
     target = _rows(source, dim, index)
     return scatter_into(
         builder, source, _index_shape(values, index), target, lambda at: Load(values, at[: len(values.shape)])

@@ -42,7 +42,8 @@ def _aten(names: str) -> frozenset[str]:
 _TOLD_BY_HAND: dict[Fact, frozenset[str]] = {
     # The schema says "new tensor", the kernel returns a view.
     Fact.VIEW: _aten("_unsafe_view unsafe_split unsafe_split_with_sizes"),
-    Fact.POINTWISE: _aten("_to_copy where native_dropout_backward") | {"prims::convert_element_type"},
+    Fact.POINTWISE: _aten("_to_copy where native_dropout_backward")
+    | {"prims::convert_element_type", "precast::checked"},
     Fact.COPY: _aten(
         """
         cat stack constant_pad_nd index roll flip repeat index_select gather embedding tril triu one_hot

@@ -20,6 +20,7 @@ from precast.tracing.assigned_data import assign_data, is_data_assignment
 from precast.tracing.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
 from precast.tracing.idle_resizes import is_idle_resize
 from precast.tracing.library_operators import replacement_of
+from precast.tracing.one_hot import is_one_hot, one_hot
 from precast.tracing.storages import guarded_storage, is_storage_access
 
 _TRACED_TYPES = (FakeTensor, FunctionalTensor)
@@ -86,6 +87,8 @@ class _SubstitutionMode(TorchFunctionMode):
             return call_control_flow(func, args, kwargs, self._captured.exchanged)
         if is_idle_resize(func, args, kwargs):
             return args[0]
+        if is_one_hot(func, args, kwargs):
+            return one_hot(*args, **kwargs)
         if (replacement := replacement_of(func)) is not None:
             return replacement(*args, **kwargs)
         if is_data_assignment(func):

@@ -1,4 +1,6 @@
 // Where values belong in sorted lines. NaN counts as the largest.
+#include <algorithm>
+
 #include "context.h"
 #include "rows.h"
 
@@ -30,7 +32,9 @@ void search_lines(const strided* inputs, const strided& output, bool is_after_eq
     for (int64_t row = 0; row < count; ++row) {
         const T *line = lines.line<T>(is_shared ? 0 : row), *value = asked.line<T>(row);
         const int64_t* order = orders.line<int64_t>(is_shared ? 0 : row);
-        const auto element = [&](int64_t i) { return line[(has_order ? order[i * orders.step()] : i) * lines.step()]; };
+        // An order that is wrong is refused before; clamped, it cannot lead out of the line whatever is run when.
+        const auto place_of = [&](int64_t i) { return has_order ? std::clamp(order[i * orders.step()], int64_t{0}, lines.length() - 1) : i; };
+        const auto element = [&](int64_t i) { return line[place_of(i) * lines.step()]; };
         int64_t* place = told.line<int64_t>(row);
         for (int64_t i = 0; i < length; ++i)
             place[i * told.step()] = rank_of<T>(static_cast<wide<T>>(value[i * asked.step()]), lines.length(), is_after_equals, element);
