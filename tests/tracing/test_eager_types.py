@@ -188,3 +188,14 @@ def test_operators_of_others_are_not_run():
     noted.register_fake(torch.empty_like)
     capture(lambda x: noted(x), (float64(3),))
     assert not calls
+
+
+def test_what_eager_does_not_compute_of_nothing_is_refused():
+    """Torch's fake tensors have a median of nothing."""
+
+    def median(x):
+        return x.median(0).values
+
+    eager, ours = raised(median, torch.ones(0, 3)), raised(aot_function(median, nop), torch.ones(0, 3))
+    assert (type(ours), str(ours)) == (type(eager), str(eager))
+    torch.testing.assert_close(aot_function(median, nop)(torch.ones(3, 0)), median(torch.ones(3, 0)))

@@ -9,6 +9,7 @@ from torch import fx
 from precast.capture.contradictions import check_no_contradictions
 from precast.capture.dynamic_shapes import named_arguments, normalize_dynamic_shapes
 from precast.capture.inner_transforms import refuse_inner_transforms
+from precast.capture.least_sizes import with_least_sizes
 from precast.capture.prepare import PreparedCall, prepare
 from precast.ir.program import Program
 from precast.ir.signature import (
@@ -68,6 +69,7 @@ def capture(
                 call.fakes.sizes(),
                 call.fakes.specialized(),
             )
+            program = program.replace(sizes=with_least_sizes(program.sizes, function, call, module))
     verify(program, after="capture")
     return program
 

@@ -109,7 +109,7 @@ def eager_answer(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
         _decided.clear()
         _undecided.clear()
     with _aside():
-        answers = (_ask(each) for each in _with_sizes_to_try(call))
+        answers = (_ask(each, is_exact=each == call) for each in _with_sizes_to_try(call))
         answer = next((each for each in answers if each is not None), None)
     if answer is None:
         _undecided.add(call)
@@ -141,7 +141,7 @@ def _kind(value: object) -> object:
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_quantized:
             raise _UnknownArgumentError
-        return value.dtype, value.ndim, any(_number(size) == 0 for size in value.shape), value.device.type
+        return value.dtype, tuple(_number(size) == 0 for size in value.shape), value.device.type
     if isinstance(value, list | tuple):
         return tuple(map(_kind, value))
     if isinstance(value, torch.SymInt):
@@ -227,14 +227,19 @@ def _shrunk(value: object, limit: int) -> object:
     return _Size(min(value.value, limit)) if isinstance(value, _Size) else value
 
 
-def _ask(call: _Call) -> Answer | None:
-    """Whether eager takes or refuses the types; None if it makes no such call, whatever the types are."""
+def _ask(call: _Call, *, is_exact: bool) -> Answer | None:
+    """Whether eager takes or refuses the types; None if it makes no such call, whatever the types are.
+
+    Where a tensor has no elements and the sizes are `is_exact`, it is these that it refuses.
+    """
     refusals = {}
     for fill in _fills(call):
         answer = _answer(call, _own_type, fill)
         if not isinstance(answer, Refusal):
             return answer
         refusals[fill] = answer
+    if is_exact and any(0 in operand.shape for operand in call.operands()) and len(set(refusals.values())) == 1:
+        return refusals[0]
     telling = {
         refusals[fill]
         for fill in refusals

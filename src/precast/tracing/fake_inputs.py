@@ -82,6 +82,10 @@ class FakeInputs:
         made: int | torch.SymInt = self._shape_env.create_symintnode(expression, hint=hint)
         return made
 
+    def example(self, root: str) -> int:
+        """The size that a symbol is traced with."""
+        return self._hints[root]
+
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
         """For a run that leaves no graph behind: symbols for unknown values that it makes are nobody's."""

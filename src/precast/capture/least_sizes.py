@@ -1,0 +1,94 @@
+"""The least sizes for which a program that was traced with larger ones does the same.
+
+Sizes are traced as if they were 2 or more: 0 and 1 make programs take special paths. Whether the program takes them at
+all is found out by running it on fake tensors that have them.
+
+Before: ``x[-1]`` with ``x: f32[n, 3]``, n in 0..
+After:  n in 1.., as nothing is the last of nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from precast.capture.prepare import FlatCallable, PreparedCall
+from precast.ir.graphs import results_of
+from precast.ir.node_meta import value_of
+from precast.ir.sizes import SizeRange, SizeSymbol, SymbolicSizes, evaluate
+from precast.tracing.fake_inputs import FakeInputs
+
+Binding = dict[sympy.Symbol, int]
+_SPECIAL = (1, 0)
+_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def with_least_sizes(
+    sizes: SymbolicSizes, function: Callable[..., Any], call: PreparedCall, module: fx.GraphModule
+) -> SymbolicSizes:
+    """`sizes` from where on the program does what the graph does. Must run inside a ``tracing_session``."""
+    examples = {symbol.symbol: call.fakes.example(symbol.name) for symbol in sizes.symbols}
+
+    def begins(symbol: SizeSymbol) -> int:
+        least = _SPECIAL[0] + 1
+        for size in _SPECIAL:
+            alone, together = {**examples, symbol.symbol: size}, dict.fromkeys(examples, size)
+            # Where tracing assumed otherwise, such calls are refused already.
+            bindings = [each for each in (alone, together) if not sizes.failing_guards(each)]
+            if bindings and not _does_the_same(function, call, module, bindings[0]):
+                return least
+            least = size
+        return least
+
+    return replace(sizes, symbols=tuple(_beginning_at(symbol, begins, examples) for symbol in sizes.symbols))
+
+
+def _beginning_at(symbol: SizeSymbol, begins: Callable[[SizeSymbol], int], examples: Binding) -> SizeSymbol:
+    if symbol.range.lower > _SPECIAL[0] or examples[symbol.symbol] <= _SPECIAL[0]:
+        return symbol
+    lower = max(symbol.range.lower, begins(symbol))
+    return replace(symbol, range=SizeRange(lower, symbol.range.upper))
+
+
+def _does_the_same(
+    function: Callable[..., Any], call: PreparedCall, module: fx.GraphModule, binding: Mapping[sympy.Symbol, int]
+) -> bool:
+    """Whether the program takes these sizes, and its results then have the sizes that the graph says."""
+    fakes = FakeInputs()
+    flat = FlatCallable(function, [item.tensor for item in call.state], call.call.tree)
+    with fakes.mode:
+        inputs = [_of_sizes(value, binding) for value in call.fake_inputs]
+        try:
+            with fakes.unrecorded():
+                outputs = flat(*inputs)
+        except _REFUSALS:
+            return False
+    traced = [value_of(each) if isinstance(each, fx.Node) else each for each in results_of(module.graph)]
+    return [_described(each, {}) for each in outputs] == [_described(each, binding) for each in traced]
+
+
+def _of_sizes(value: Any, binding: Mapping[sympy.Symbol, int]) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return _number(value, binding)
+    sizes, strides = (tuple(_number(each, binding) for each in group) for group in (value.shape, value.stride()))
+    made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+    return made.requires_grad_(value.requires_grad)
+
+
+def _number(value: Any, binding: Mapping[sympy.Symbol, int]) -> Any:
+    return evaluate(value.node.expr, binding) if isinstance(value, torch.SymInt) else value
+
+
+def _described(value: Any, binding: Mapping[sympy.Symbol, int]) -> object:
+    """Sizes of a result; those that only data tell are any."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, _sizes(value.shape, binding)
+    return _sizes([value], binding) if isinstance(value, int | torch.SymInt) else None
+
+
+def _sizes(sizes: Sequence[int | torch.SymInt], binding: Mapping[sympy.Symbol, int]) -> list[object]:
+    is_known = [not isinstance(size, torch.SymInt) or size.node.expr.free_symbols <= binding.keys() for size in sizes]
+    return [_number(size, binding) if known else None for size, known in zip(sizes, is_known, strict=True)]
