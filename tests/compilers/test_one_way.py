@@ -162,3 +162,32 @@ def test_frozen_inference_is_the_same_wherever_it_is_asked_for(name, steps_of, t
         assert steps_of(torch.compile(model, backend="precast", options=frozen), x) == compiled
         assert steps_of(precast.explain, precast.compile(model, options=frozen), x) == compiled
         assert steps_of(precast.package, model, (x,), path=tmp_path / "p") == compiled
+
+
+def language_model(name):
+    import transformers
+
+    sizes = {"vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16}
+    bert = {"intermediate_size": 24, "max_position_embeddings": 32}
+    models = {
+        "gpt2": lambda: transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=50, n_positions=32)
+        ),
+        "llama": lambda: transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**sizes, **bert, num_key_value_heads=1)
+        ),
+        "bert": lambda: transformers.BertModel(transformers.BertConfig(**sizes, **bert)),
+    }
+    torch.manual_seed(0)
+    return models[name]().eval()
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_language_models_are_the_same_wherever_they_are_asked_for(name, freeze, steps_of, tmp_path):
+    model, ids, options = language_model(name), torch.arange(6).reshape(1, 6), {"freeze": freeze}
+    with torch.no_grad():
+        compiled = steps_of(precast.compile(model, options=options), ids)
+        assert steps_of(precast.explain, precast.compile(model, options=options), ids) == compiled
+        assert steps_of(precast.package, model, (ids,), path=tmp_path / "p", options=options) == compiled

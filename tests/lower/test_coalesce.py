@@ -62,3 +62,26 @@ def test_numbers_stay_the_same(function, tmp_path):
     entry = open_entries([make_entry(lowered(function, *inputs()))], tmp_path)["forward"]
     expected = function(*inputs())
     torch.testing.assert_close(list(entry(*inputs())), [*expected] if isinstance(expected, tuple) else [expected])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_product_writes_its_result_in_the_shape_that_is_returned(dynamic):
+    x, y = torch.randn(6, 4), torch.randn(4, 5)
+    program = fuse(lowered(lambda x, y: (x @ y).unsqueeze(0), x, y, dynamic=dynamic))
+    assert [type(step).__name__ for step in program.steps] == ["LibraryCall"]
+    assert program.temporaries == ()
+
+
+def test_a_result_that_is_returned_in_another_order_is_copied():
+    x, y = torch.randn(6, 4), torch.randn(4, 5)
+    function = lambda x, y: (x @ y).t().contiguous()  # noqa: E731
+    program = fuse(lowered(function, x, y))
+    torch.testing.assert_close(interpret(program, [x, y])[0], function(x, y))
+    assert len(program.steps) == 2
+
+
+def test_part_of_a_result_is_copied():
+    x, y = torch.randn(6, 4), torch.randn(4, 5)
+    function = lambda x, y: (x @ y)[:3].unsqueeze(1)  # noqa: E731
+    program = fuse(lowered(function, x, y))
+    torch.testing.assert_close(interpret(program, [x, y])[0], function(x, y))

@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from precast.ir.loops.buffers import Buffer
+from precast.ir.loops.index import product
 from precast.ir.loops.program import (
     Kernel,
     LibraryCall,
@@ -135,14 +136,19 @@ def _copy_in(kernel: Kernel) -> _Copy | None:
     """The copy that a kernel begins with, if its source is read nowhere else in it."""
     first = kernel.body[:1]
     definition = definition_of(replace(kernel, body=first))
-    if definition is None:
+    load = strip_names(definition.value) if definition is not None else None
+    if not isinstance(load, Load) or load.guard is not None or not _has_same_place(load, _only_store(first)):
         return None
-    source = _whole_load(definition.value, replace(kernel, body=first))
-    if source is None or not source.lies_like(definition.buffer):
-        return None
-    return (
-        None if any(load.buffer == source for load in loads_of(kernel.body[1:])) else _Copy(source, definition.buffer)
-    )
+    is_read_again = any(each.buffer == load.buffer for each in loads_of(kernel.body[1:]))
+    return None if is_read_again else _Copy(load.buffer, _only_store(first).buffer)
+
+
+def _has_same_place(load: Load, store: Store) -> bool:
+    """Whether each element lies as far from the start of its buffer after a copy as before, whatever the shapes."""
+    source, target = load.buffer, store.buffer
+    is_as_large = (source.dtype, source.byte_size) == (target.dtype, target.byte_size)
+    has_as_many = product(source.shape) == product(target.shape)
+    return is_as_large and has_as_many and source.offset(load.indices) == target.offset(store.indices)
 
 
 def _redirected(step: Step, targets: dict[Buffer, Buffer]) -> Step | None:
