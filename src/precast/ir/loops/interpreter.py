@@ -97,6 +97,13 @@ def _distinct(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.T
     return tensor
 
 
+def _beginning(kind: str, dtype: torch.dtype) -> float:
+    if dtype.is_floating_point:
+        return -math.inf if kind == "max" else math.inf
+    limits = torch.iinfo(dtype)
+    return limits.min if kind == "max" else limits.max
+
+
 def _size(source: SizeSource, tensor: torch.Tensor) -> int:
     read = int(tensor) if source.dimension is None else tensor.shape[source.dimension]
     return (read - source.offset) // source.factor
@@ -221,6 +228,9 @@ class _Run:
         kept = [axis for axis in range(values.ndim) if axis not in axes]
         count = math.prod(values.shape[axis] for axis in axes)
         rows = values.permute([*kept, *axes]).reshape([*(values.shape[axis] for axis in kept), count])
+        if count == 0 and accumulator.kind in ("max", "min"):
+            # Torch has no largest of nothing; machine code begins with this.
+            rows = rows.new_full((*rows.shape[:-1], 1), _beginning(accumulator.kind, rows.dtype))
         reduced = _REDUCERS[accumulator.kind](rows)
         return reduced.reshape([1 if axis in axes else values.shape[axis] for axis in range(values.ndim)])
 
