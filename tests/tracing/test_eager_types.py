@@ -199,3 +199,12 @@ def test_what_eager_does_not_compute_of_nothing_is_refused():
     eager, ours = raised(median, torch.ones(0, 3)), raised(aot_function(median, nop), torch.ones(0, 3))
     assert (type(ours), str(ours)) == (type(eager), str(eager))
     torch.testing.assert_close(aot_function(median, nop)(torch.ones(3, 0)), median(torch.ones(3, 0)))
+
+
+def test_kernels_that_crash_are_not_asked():
+    """Eager reads what is not there where a table has rows, and no bag begins."""
+
+    def bags(weight, indices, offsets):
+        return functional.embedding_bag(indices, weight, offsets)
+
+    capture(bags, (torch.ones(3, 2), torch.tensor([0, 1]), torch.zeros(0, dtype=torch.int64)))

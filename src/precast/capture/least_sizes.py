@@ -34,7 +34,7 @@ def with_least_sizes(
 
     def begins(symbol: SizeSymbol) -> int:
         least = _SPECIAL[0] + 1
-        for size in _SPECIAL:
+        for size in [each for each in _SPECIAL if each in symbol.range]:
             alone, together = {**examples, symbol.symbol: size}, dict.fromkeys(examples, size)
             # Where tracing assumed otherwise, such calls are refused already.
             bindings = [each for each in (alone, together) if not sizes.failing_guards(each)]

@@ -165,11 +165,14 @@ def _can_be_asked(call: _Call) -> bool:
     operands = call.operands()
     if not operands or any(operand.device != "cpu" for operand in operands):
         return False
+    # Kernels that find elements of one tensor in another do not all look whether there are any.
+    if len(operands) > 1 and any(0 in operand.shape for operand in operands):
+        return False
     if not _is_gradient(call.op):
         return True
     is_usual = len({operand.dtype for operand in operands if not _tells_places(operand)} - _USUAL) == 0
     is_mixed = len({operand.dtype for operand in operands if operand.dtype.is_floating_point}) > 1
-    return (is_mixed or not is_usual) and not any(0 in operand.shape for operand in operands)
+    return is_mixed or not is_usual
 
 
 def _tells_places(operand: _Operand) -> bool:
