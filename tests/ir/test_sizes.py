@@ -93,3 +93,11 @@ def test_guards_that_fail_are_found():
     sizes = SymbolicSizes(guards=(guard, SizeGuard(s < 100)))
     assert sizes.failing_guards({s: 5}) == [guard]
     assert sizes.failing_guards({s: 6}) == []
+
+
+def test_sizes_are_solved_where_they_are_linear_and_nowhere_else():
+    a, b = sympy.symbols("a b", integer=True, nonnegative=True)
+    assert bind_sizes([(2 * a + 1,)], [(7,)]) == ({a: 3}, [])
+    assert bind_sizes([(2 * a + 1,)], [(8,)])[1] == [(0, 0, None, 8)]
+    for strange in (a**60 + a, a * b, sympy.Rational(1, 2) ** a, a / b):
+        assert bind_sizes([(strange,)], [(7,)])[1] == [(0, 0, None, 7)]

@@ -68,6 +68,23 @@ def entry_of(manifest):
     return manifest["entries"][0]
 
 
+STRANGER = {"symbol": "s99", "name": "s99", "seen_at": "nowhere", "range": [0, None]}
+
+
+def symbol_of(manifest):
+    return entry_of(manifest)["call"]["symbols"][0]["symbol"]
+
+
+def guarded_by(manifest, condition):
+    entry_of(manifest)["call"]["guards"] = [{"condition": ["Lt", condition, 5], "at": None}]
+
+
+def tower(inner):
+    for _ in range(30):
+        inner = ["Pow", inner, 60]
+    return inner
+
+
 LIES = {
     "input shape": lambda m: entry_of(m)["interface"]["inputs"][0].update(shape=[800, 3]),
     "input dtype": lambda m: entry_of(m)["interface"]["inputs"][0].update(dtype="f64"),
@@ -112,8 +129,45 @@ LIES = {
     "version": lambda m: m.update(version=3),
     "version kind": lambda m: m.update(version=[2]),
     "keys": lambda m: m.update(more=1),
+    "huge tolerance": lambda m: entry_of(m)["samples"][0]["outputs"][0].update(tolerance=10**400),
+    "huge empty state": lambda m: m["state"]["layer.weight"].update(shape=[0, 2**48, 2**48], strides=[1, 1, 1]),
+    "expanded state": lambda m: m["state"]["layer.weight"].update(shape=[2**48, 2**48], strides=[0, 0]),
+    "shift in a guard": lambda m: guarded_by(m, ["LShift", 1, ["Mul", symbol_of(m), 10**12]]),
+    "power in a guard": lambda m: guarded_by(m, ["Pow", 2, ["Pow", 2, symbol_of(m)]]),
+    "tower in a size": lambda m: entry_of(m)["call"]["results"].__setitem__(1, {"size": tower(symbol_of(m))}),
+    "long deque": lambda m: entry_of(m)["call"].update(out_tree=["deque", 1, ["*", "*"]]),
+    "fields of a named tuple": lambda m: entry_of(m)["call"].update(
+        out_tree=["namedtuple", ["a:b", ["x", "x"]], ["*"] * 2]
+    ),
+    "size of nobody": lambda m: (
+        entry_of(m)["call"]["symbols"].append(STRANGER)
+        or entry_of(m)["call"]["results"].__setitem__(1, {"size": "s99"})
+    ),
     "two entries": lambda m: m["entries"].append(m["entries"][0]),
 }
+
+
+@pytest.mark.parametrize("allow_native", [True, False])
+def test_state_that_repeats_its_elements_takes_no_memory(members, allow_native):
+    """Four tebibytes, of one number: nothing is written out, and what cannot be computed is an error of ours."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def expand(manifest):
+        manifest["state"]["more"] = {**manifest["state"]["layer.bias"], "shape": [2**40], "strides": [0]}
+
+    model = precast.runtime.load(with_manifest(members, expand), allow_native=allow_native)
+    assert model(torch.ones(4, 3), shift=1.5)["rows"] == 4
+    model.verify()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
+
+
+def test_sizes_with_huge_numbers_are_answered_at_once(members):
+    def guard(manifest):
+        guarded_by(manifest, ["Pow", ["Mul", symbol_of(manifest), 2**100], 20])
+
+    model = precast.runtime.load(with_manifest(members, guard))
+    with pytest.raises(precast.errors.InputValueError, match="does not hold"):
+        model(torch.ones(4, 3), shift=1.5)
 
 
 @pytest.mark.parametrize("lie", LIES)

@@ -206,3 +206,12 @@ def test_the_number_of_threads_can_be_chosen(library):
     assert status == OK
     assert run(library, model, np.ones((2, 3), np.float32))[0] == OK
     assert library.precast_close(model) == OK
+
+
+@pytest.mark.parametrize("threads", [-1, 4097, 2**31 - 1])
+def test_a_number_of_threads_that_no_system_gives_is_refused(library, threads):
+    opened = ctypes.c_void_p()
+    options = OpenOptions(abi_version=ABI_VERSION, threads=threads)
+    address = ctypes.cast(ctypes.byref(options), library.precast_open.argtypes[0])
+    assert library.precast_open(address, ctypes.byref(opened)) == INVALID
+    assert f"cannot use {threads} threads" in said(library)

@@ -103,7 +103,8 @@ def _numbers_of(step: Step) -> Iterator[Index]:
         case LibraryCall():
             yield from step.numbers
             for view in (*step.inputs, *step.outputs):
-                yield from (*view.shape, *view.strides, view.offset, product(view.shape))
+                # Routines make copies of operands, whose elements have 16 bytes at most.
+                yield from (*view.shape, *view.strides, view.offset, product(view.shape) * 16)
         case FallbackStep():
             for buffer in (*step.inputs, *step.outputs):
                 yield from (*buffer.shape, *buffer.strides)

@@ -78,6 +78,17 @@ def evaluate(size: Size, binding: Mapping[sympy.Symbol, int]) -> int:
     return size if isinstance(size, int) else int(size.xreplace(as_sympy(binding)))
 
 
+def _whole(size: Size, binding: Mapping[sympy.Symbol, int]) -> int | None:
+    """The number that an expression stands for; None where there is none: it divides by 0, or is a fraction."""
+    if isinstance(size, int):
+        return size
+    try:
+        number = size.xreplace(as_sympy(binding))
+    except ZeroDivisionError:
+        return None
+    return int(number) if number.is_Integer else None
+
+
 def holds(condition: sympy.Basic, binding: Mapping[sympy.Symbol, int]) -> bool:
     """Whether a condition over size symbols is true for these sizes; one that divides by zero is not."""
     try:
@@ -115,16 +126,20 @@ def bind_sizes(
                 mismatches.append((tensor, dimension, None, came))
                 continue
             binding |= solved
-        wanted = evaluate(size, binding)
+        wanted = _whole(size, binding)
         if wanted != came:
             mismatches.append((tensor, dimension, wanted, came))
     return binding, mismatches
 
 
 def _solve(size: sympy.Expr, came: int, binding: Mapping[sympy.Symbol, int]) -> dict[sympy.Symbol, int] | None:
+    """The size of the one symbol that is not bound yet, where the expression is linear in it."""
     remaining = size.xreplace(as_sympy(binding))
     if len(remaining.free_symbols) != 1:
         return None
     (symbol,) = remaining.free_symbols
-    answers = [answer for answer in sympy.solve(remaining - came, symbol) if answer.is_Integer]
-    return {symbol: int(answers[0])} if answers else None
+    start, following = (_whole(remaining, {symbol: each}) for each in (0, 1))
+    if start is None or following is None or following == start or (came - start) % (following - start):
+        return None
+    answer = (came - start) // (following - start)
+    return {symbol: answer} if _whole(remaining, {symbol: answer}) == came else None
