@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 NAME = "g++"
 DAYS_KEPT = 14
@@ -65,8 +66,10 @@ def main(real: str, arguments: list[str]) -> int:
 def forget_old(folder: str, now: float) -> None:
     """Remove what no test has asked for in a while."""
     for entry in os.scandir(folder):
-        if entry.is_file() and now - entry.stat().st_mtime > DAYS_KEPT * 86_400:
-            os.remove(entry.path)
+        # Another process may be forgetting the same.
+        with suppress(FileNotFoundError):
+            if entry.is_file() and now - entry.stat().st_mtime > DAYS_KEPT * 86_400:
+                os.remove(entry.path)
 
 
 def _key(real: str, flags: Sequence[str], unit: str) -> str:
