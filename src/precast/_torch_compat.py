@@ -1,12 +1,13 @@
 """The few places where torch's private interfaces moved between the versions that we support (2.11 and up)."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import sympy
 import torch
+import torch.utils.checkpoint as torch_checkpoint
 from torch._guards import GuardSource, Source
 from torch._ops import OpOverloadPacket
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -62,6 +63,19 @@ def aten_operators(rules: Mapping[str, _Rule]) -> list[tuple[OpOverloadPacket, _
     """
     aten = torch.ops.aten
     return [(getattr(aten, name), rule) for name, rule in rules.items() if hasattr(aten, name)]
+
+
+CHECKPOINT_GENERATOR = next(
+    name
+    for name in ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
+    if hasattr(torch_checkpoint, name)
+)
+"""Torch's generator that is advanced once before and once after a checkpointed function runs."""
+
+
+def checkpoint_context(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The ``context_fn`` among what that generator is called with after the function."""
+    return kwargs["context_fn"] if "context_fn" in kwargs else args[1]
 
 
 def warn_if_untested(version: str) -> None:

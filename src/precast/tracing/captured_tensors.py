@@ -107,7 +107,8 @@ def _substitution_in_autograd_functions(captured: CapturedTensors) -> Iterator[N
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() == thread:
             args, kwargs = captured.substitute(args), captured.substitute(kwargs)
-        return original.__func__(cls, *args, **kwargs)
+        # Torch has written it in Python and in C.
+        return original.__get__(None, cls)(*args, **kwargs)
 
     with patch.object(torch.autograd.Function, "apply", classmethod(apply)):
         yield

@@ -18,6 +18,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
+from precast._torch_compat import CHECKPOINT_GENERATOR, checkpoint_context
 from precast.ir.node_meta import set_checkpoint_tag
 
 _Region = tuple[int, CheckpointPolicy]
@@ -29,7 +30,7 @@ _numbers = itertools.count()
 def tagged_checkpoints() -> Iterator[None]:
     """While active, checkpointed functions run once, inside a region."""
     with (
-        patch.object(torch_checkpoint, "_checkpoint_without_reentrant_generator", _region_generator),
+        patch.object(torch_checkpoint, CHECKPOINT_GENERATOR, _region_generator),
         patch.object(torch_checkpoint.CheckpointFunction, "apply", staticmethod(_run_reentrant)),
     ):
         yield
@@ -42,10 +43,9 @@ def tag_checkpointed(node: fx.Node) -> None:
         set_checkpoint_tag(node, *region)
 
 
-def _region_generator(
-    function: Callable[..., Any], preserve_rng_state: bool = True, context_fn: Any = None, *_: Any, **__: Any
-) -> Iterator[None]:
+def _region_generator(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
     """Stands in for torch's generator: it is advanced once before and once after the function runs."""
+    context_fn = checkpoint_context(args, kwargs)
     forward_context = context_fn()[0] if context_fn is not None else None
     policy = getattr(forward_context, "policy_fn", None)
     with ExitStack() as stack:
