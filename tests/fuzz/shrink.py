@@ -20,12 +20,12 @@ MOST_TRIALS = 300
 
 def shrink(program: Program, fails: Callable[[Program], bool], *, trials: int = MOST_TRIALS) -> Program:
     """The smallest program found; `fails` says whether one fails as the first does."""
-    seen = {program.text()}
+    seen = {repr(program)}
     while trials > 0:
         for candidate in candidates(program):
-            if candidate.text() in seen:
+            if repr(candidate) in seen:
                 continue
-            seen.add(candidate.text())
+            seen.add(repr(candidate))
             trials -= 1
             if fails(candidate):
                 program = candidate

@@ -13,7 +13,7 @@ from tests.fuzz.programs import Leaf, Name, Program, Step
 from tests.fuzz.scripts import script
 from tests.fuzz.shrink import shrink
 from tests.fuzz.trials import Case, Report, Trial
-from tests.fuzz.workers import Build, DiedError, Failure, Worker, try_all
+from tests.fuzz.workers import Build, DiedError, Failure, Worker, first_failure, try_all
 
 X = Leaf("x0", "input", (2, 5))
 HALVES = Program(
@@ -143,6 +143,24 @@ def test_a_crash_that_takes_two_programs_is_not_lost():
     cases = [Case(seed, HALVES, ("inference",)) for seed in range(4)]
     reports = [report for _, report in try_all(DyingWorker(1, 2), cases) if report.verdict.kind == "crash"]
     assert [report.verdict.detail for report in reports] == ["with seeds 0 to 3 in one process: "]
+
+
+class FailingWorker:
+    """Reports a failure first, and goes on."""
+
+    is_done = False
+
+    def run(self, cases):
+        yield Report(0, "inference", "loops", Verdict("wrong results"))
+        yield Report(0, "training", "loops", Verdict("wrong gradients"))
+        self.is_done = True
+
+
+def test_a_failing_program_is_tried_to_the_end():
+    worker = FailingWorker()
+    found = first_failure(worker, Case(0, HALVES, ("inference", "training")))
+    assert (found.mode, found.verdict.kind) == ("inference", "wrong results")
+    assert worker.is_done
 
 
 def test_a_crash_is_survived(tmp_path):

@@ -148,7 +148,10 @@ def try_all(worker: Worker, cases: Sequence[Case]) -> Iterator[tuple[Case, Repor
 
 
 def first_failure(worker: Worker, case: Case) -> Failure | None:
-    for found, report in try_all(worker, [case]):
-        if report.verdict is not None and report.verdict.is_failure:
-            return Failure(found.seed, found.program, report.mode, report.stage, report.verdict)
-    return None
+    """How a program fails first, if it does; it is tried to the end, so that the next one finds no reports of it."""
+    failures = [
+        Failure(found.seed, found.program, report.mode, report.stage, report.verdict)
+        for found, report in try_all(worker, [case])
+        if report.verdict is not None and report.verdict.is_failure
+    ]
+    return failures[0] if failures else None
