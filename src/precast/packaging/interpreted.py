@@ -74,6 +74,8 @@ class InterpretedEntry:
                 updates[self.state_names[str(output.target)]] = result
             elif isinstance(result, torch.Tensor):
                 outputs.append(result)
+        if len(outputs) != len(self.description.outputs):
+            raise damaged("the program in the file gives other results than it describes", "their numbers differ")
         self.state.update(updates)
         return outputs
 
