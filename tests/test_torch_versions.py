@@ -14,7 +14,7 @@ def test_a_version_that_no_test_has_seen_is_told_of(version):
         warn_if_untested(version)
 
 
-@pytest.mark.parametrize("version", ["2.11.0+cu130", "2.13.0+cpu", str(torch.__version__)])
+@pytest.mark.parametrize("version", ["2.11.0+cu130", "2.12.1", "2.13.0+cpu"])
 def test_of_tested_versions_nothing_is_said(version):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
