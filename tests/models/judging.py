@@ -46,7 +46,7 @@ def judge(make: Callable[[], Example], mode: str) -> Verdict:
     """Build the model and judge it; never raises but for what ends the process."""
     try:
         torch.manual_seed(0)
-        example = make()
+        example = make().train(mode == "training")
         options = {"random": "eager"} if _is_random(example) else {}
     except NotJudgedError as problem:
         return Verdict("not judged", _one_line(problem))
@@ -82,7 +82,6 @@ def _forward(example: Example, options: dict[str, Any]) -> None:
 
 
 def _training(example: Example, options: dict[str, Any]) -> None:
-    example.train()
     eager = copy.deepcopy(example.module)
     precise = _in_float64(example)
     try:
@@ -150,13 +149,16 @@ def _tensors(results: Any) -> list[torch.Tensor]:
 
 
 def _is_random(example: Example) -> bool:
-    """Whether two seeds give two results, in training or not."""
+    """Whether two seeds give two results, in the mode that the model is in."""
     results = []
     module = copy.deepcopy(example.module)
     for seed in (1, 2):
         torch.manual_seed(seed)
         with torch.no_grad():
-            results.append(_tensors(module(**copy.deepcopy(example.kwargs))))
+            try:
+                results.append(_tensors(module(**copy.deepcopy(example.kwargs))))
+            except Exception as problem:
+                raise NotJudgedError(f"eager does not run it: {type(problem).__name__}: {problem}") from problem
     return any(not torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in zip(*results, strict=True))
 
 
