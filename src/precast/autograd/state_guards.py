@@ -211,6 +211,8 @@ def _tied_places(state: ReachableState) -> Iterator[tuple[Place, Place]]:
 _PLAIN = (bool, int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 
 _TOLD = (*_PLAIN, float)
+# 1 == 1.0 == True.
+_AMBIGUOUS = frozenset({bool, int, float, complex})
 
 
 def is_same(left: Any, right: Any) -> bool:
@@ -227,7 +229,8 @@ def is_same(left: Any, right: Any) -> bool:
     if type(left) is dict:
         return left.keys() == right.keys() and all(is_same(value, right[key]) for key, value in left.items())
     if type(left) in (set, frozenset):
-        return bool(left == right) and set(map(type, left)) == set(map(type, right))
+        is_clear = _AMBIGUOUS.isdisjoint(map(type, left))
+        return bool(left == right) and (is_clear or set(map(type, left)) == set(map(type, right)))
     return type(left) in _PLAIN and bool(left == right)
 
 
