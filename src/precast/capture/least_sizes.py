@@ -17,9 +17,10 @@ from torch import fx
 
 from precast.capture.prepare import FlatCallable, PreparedCall
 from precast.ir.graphs import results_of
-from precast.ir.node_meta import value_of
+from precast.ir.node_meta import has_value, value_of
 from precast.ir.sizes import SizeRange, SizeSymbol, SymbolicSizes, evaluate
 from precast.tracing.fake_inputs import FakeInputs
+from precast.tracing.retrace import AttributingInterpreter
 
 Binding = dict[sympy.Symbol, int]
 _SPECIAL = (1, 0)
@@ -56,18 +57,36 @@ def _beginning_at(symbol: SizeSymbol, begins: Callable[[SizeSymbol], int], examp
 def _does_the_same(
     function: Callable[..., Any], call: PreparedCall, module: fx.GraphModule, binding: Mapping[sympy.Symbol, int]
 ) -> bool:
-    """Whether the program takes these sizes, and its results then have the sizes that the graph says."""
+    """Whether the program takes these sizes, and all that the graph computes then has the sizes that it says."""
     fakes = FakeInputs()
     flat = FlatCallable(function, [item.tensor for item in call.state], call.call.tree)
-    with fakes.mode:
-        inputs = [_of_sizes(value, binding) for value in call.fake_inputs]
-        try:
-            with fakes.unrecorded():
-                outputs = flat(*inputs)
-        except _REFUSALS:
-            return False
+    try:
+        with fakes.mode, fakes.unrecorded():
+            outputs = flat(*[_of_sizes(value, binding) for value in call.fake_inputs])
+            _CheckingInterpreter(module, binding).run(*[_of_sizes(value, binding) for value in call.fake_inputs])
+    except _REFUSALS:
+        return False
     traced = [value_of(each) if isinstance(each, fx.Node) else each for each in results_of(module.graph)]
     return [_described(each, {}) for each in outputs] == [_described(each, binding) for each in traced]
+
+
+class _OtherSizesError(ValueError):
+    """A value inside of the graph has other sizes than the graph says."""
+
+
+class _CheckingInterpreter(AttributingInterpreter):
+    """Runs the graph for some sizes, and raises where a value does not have the sizes that follow from them."""
+
+    def __init__(self, module: fx.GraphModule, binding: Mapping[sympy.Symbol, int]) -> None:
+        super().__init__(module)
+        self._binding = binding
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        traced = value_of(n) if has_value(n) else None
+        if isinstance(traced, torch.Tensor) and _described(result, {}) != _described(traced, self._binding):
+            raise _OtherSizesError(n.name)
+        return result
 
 
 def _of_sizes(value: Any, binding: Mapping[sympy.Symbol, int]) -> Any:

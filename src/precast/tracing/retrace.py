@@ -15,7 +15,7 @@ REGIONS = (wrap_with_autocast, wrap_with_set_grad_enabled)
 """Operators that run a part of a program in a mode of its own."""
 
 
-class _AttributingInterpreter(fx.Interpreter):
+class AttributingInterpreter(fx.Interpreter):
     """Interprets node by node; what is recorded meanwhile is attributed to the node that runs."""
 
     def run_node(self, n: fx.Node) -> Any:
@@ -37,13 +37,13 @@ class _AttributingInterpreter(fx.Interpreter):
 
 
 def _attributed(module: fx.GraphModule) -> Callable[..., Any]:
-    return lambda *inputs: _AttributingInterpreter(module).run(*inputs)
+    return lambda *inputs: AttributingInterpreter(module).run(*inputs)
 
 
 def as_flat_function(module: fx.GraphModule) -> FlatFunction:
     """A function over the graph's flat inputs that gives its flat outputs."""
 
     def run(*inputs: Any) -> list[Any]:
-        return list(_AttributingInterpreter(module).run(*inputs))
+        return list(AttributingInterpreter(module).run(*inputs))
 
     return run
