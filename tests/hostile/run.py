@@ -39,7 +39,8 @@ def sanitized_environment() -> dict[str, str]:
     """What a process needs that loads code with sanitizers in it."""
     names = ("libasan.so", "libubsan.so")
     found = [subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip() for name in names]
-    return os.environ | {"LD_PRELOAD": ":".join(found), "ASAN_OPTIONS": "detect_leaks=0"}
+    options = "detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096"
+    return os.environ | {"LD_PRELOAD": ":".join(found), "ASAN_OPTIONS": options}
 
 
 def report(what: str, count: int, attack: Callable[[], Iterator[Failure]]) -> int:
