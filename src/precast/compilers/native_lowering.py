@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from precast._torch_compat import example_sizes
 from precast.compilers.native_sizes import size_readers, symbols_in
 from precast.compilers.native_split import Segment, is_size
 from precast.ir.node_meta import copy_provenance, mark_updating_result, set_value, value_of
@@ -67,7 +68,10 @@ def _size_named(name: str, segment: Segment) -> torch.SymInt:
     for number in (number for node in every for number in _symbolic_numbers(value_of(node))):
         for symbol in number.node.expr.free_symbols:
             if symbol.name == name:
-                made: torch.SymInt = number.node.shape_env.create_symintnode(symbol, hint=None)
+                shape_env = number.node.shape_env
+                example = example_sizes(shape_env).get(symbol)
+                hint = None if example is None else int(example)
+                made: torch.SymInt = shape_env.create_symintnode(symbol, hint=hint)
                 return made
     raise AssertionError(f"nothing speaks of the size {name}")
 

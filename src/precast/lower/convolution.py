@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, as_index
-from precast.ir.loops.scalars import Load, cast
+from precast.ir.loops.index import Index, as_index, constant
+from precast.ir.loops.scalars import Constant, Load, cast
 from precast.lower.builder import Builder, Result, math_dtype
 from precast.lower.registry import DECLINED, Lowered, lowering
 
@@ -80,5 +80,8 @@ def convolution_backward(
 
 
 def _bias_gradient(builder: Builder, gradient: Buffer, result: Result) -> Buffer:
+    if constant(0) in gradient.shape:
+        # Without channels, torch keeps the input's shape: there are fewer gradients than biases.
+        return builder.define(lambda at: Constant(0, result.dtype), result)
     others = [dim for dim in range(len(gradient.shape)) if dim != 1]
     return builder.reduce("sum", gradient, others, accumulate="f64", result=result)
