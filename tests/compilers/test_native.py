@@ -211,3 +211,14 @@ def test_a_view_may_begin_where_a_tensor_says(compiled, function):
     x, ours = torch.randn(3, 6), compiled(function)
     for start in (torch.tensor(1), torch.tensor(4), torch.tensor(-2)):
         assert torch.equal(ours(x, start), function(x, start))
+
+
+def test_a_size_that_a_guard_makes_one_is_broadcast():
+    def function(x):
+        larger, smaller = x.chunk(2)
+        return larger * smaller.sigmoid()
+
+    compiled = precast.compile(function, dynamic=True)
+    for rows in (3, 2, 4):
+        x = torch.randn(rows, 5)
+        torch.testing.assert_close(compiled(x), function(x))

@@ -6,6 +6,7 @@ from functools import reduce
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
 
 from precast.errors import LoweringError
@@ -39,7 +40,13 @@ def _without_one(expression: sympy.Expr) -> sympy.Expr:
 
 
 def to_indices(sizes: tuple[int | torch.SymInt, ...]) -> tuple[Index, ...]:
-    return tuple(map(to_index, sizes))
+    """Sizes of a tensor; one that a guard makes 1 is 1, whatever its expression: it is broadcast."""
+    return tuple(constant(1) if _is_guarded_one(size) else to_index(size) for size in sizes)
+
+
+def _is_guarded_one(size: int | torch.SymInt) -> bool:
+    may_be = isinstance(size, torch.SymInt) and size.node.has_hint() and size.node.hint == 1
+    return may_be and statically_known_true(size == 1)
 
 
 def _from_sympy(expression: sympy.Expr) -> Index:
