@@ -96,7 +96,7 @@ def test_entries_are_plain_data(options):
     store = open_store(options)
     (entry,) = (store.directory / "store-1" / KIND).rglob("*.*")
     content = json.loads(entry.read_bytes())
-    assert set(content) == {"data", "code", "digest", "variant"}
+    assert set(content) == {"data", "code", "digest", "reads", "variant"}
 
 
 def test_a_profiled_graph_is_not_kept(options, traces):
