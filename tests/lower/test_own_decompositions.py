@@ -43,6 +43,13 @@ CASES = {
         {},
     ),
 }
+STEEP = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 0.3, -0.3, 2.0, -2.0, 0.5])
+for beta, reduction in itertools.product((0.0, 0.5, 1.0), (0, 1, 2)):
+    CASES[f"smooth_l1_{beta}_{reduction}"] = (
+        aten.smooth_l1_loss_backward.default,
+        [floats(10 if reduction == 0 else 1).squeeze(), STEEP, torch.zeros(10), reduction, beta],
+        {},
+    )
 for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, float("inf")):
     distances = torch.cdist(LEFT, RIGHT, p=p)
     CASES[f"cdist_{p}"] = (aten._cdist_backward.default, [floats(2, 4, 5), LEFT, RIGHT, p, distances], {})
@@ -60,7 +67,11 @@ for mode, padding, corners in itertools.product(range(3), range(3), (False, True
 def test_the_parts_give_what_the_operator_gives(name):
     operator, arguments, choices = CASES[name]
     torch.testing.assert_close(
-        OWN_DECOMPOSITIONS[operator](*arguments, **choices), operator(*arguments, **choices), rtol=1e-4, atol=1e-4
+        OWN_DECOMPOSITIONS[operator](*arguments, **choices),
+        operator(*arguments, **choices),
+        rtol=1e-4,
+        atol=1e-4,
+        equal_nan=True,
     )
 
 

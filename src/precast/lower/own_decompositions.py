@@ -115,6 +115,14 @@ def multilabel_margin_loss_backward(
     return (result * scale).reshape(source.shape)
 
 
+def smooth_l1_loss_backward(gradient: Tensor, source: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
+    difference = source - target
+    scaled = gradient / source.numel() if reduction == _MEAN else gradient
+    # Torch's own takes the sign of large differences, which is 0 for one that is no number.
+    is_large, sign = difference.abs() >= beta, torch.where(difference <= -beta, -1, 1)
+    return torch.where(is_large, scaled * sign, scaled * difference / (beta or 1))
+
+
 def linspace(
     start: float | Tensor, end: float | Tensor, steps: int, *, dtype: torch.dtype | None = None, **choices: object
 ) -> Tensor:
@@ -159,5 +167,6 @@ OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten.mkldnn_rnn_layer.default: mkldnn_rnn_layer,
     _aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     _aten.multilabel_margin_loss_backward.default: multilabel_margin_loss_backward,
+    _aten.smooth_l1_loss_backward.default: smooth_l1_loss_backward,
     _aten.view_copy.default: view_copy,
 }
