@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from precast.ir.loops.index import Index, Variable, atom, coefficient_of, constant
 from precast.ir.loops.program import Loop, Statement
 from precast.ir.loops.rewriting import substitute_variables
-from precast.ir.loops.scalars import Apply, Constant, IndexValue, Load, Scalar, rewrite
-from precast.lower.inline import strip_names
+from precast.ir.loops.scalars import Apply, Constant, IndexValue, Load, Scalar, conjuncts, rewrite
 
 Ranges = dict[Variable, tuple[int, int]]
 """From where and up to where variables go."""
@@ -35,7 +34,7 @@ def ranges_of(condition: Scalar, variables: Sequence[Variable]) -> tuple[Ranges,
     """How far loops need to go, and the conditions that are not told by that."""
     ranges: Ranges = {}
     left: list[Scalar] = []
-    for each in _conjuncts(condition):
+    for each in conjuncts(condition):
         found = _bound(each, variables)
         if found is None:
             left += [] if _is_certain(each) else [each]
@@ -48,7 +47,7 @@ def ranges_of(condition: Scalar, variables: Sequence[Variable]) -> tuple[Ranges,
         else:
             ranges[variable] = (max(known[0], first), min(ends))
     empty = any(first >= end for first, end in ranges.values())
-    return ({}, list(_conjuncts(condition))) if empty else (ranges, left)
+    return ({}, list(conjuncts(condition))) if empty else (ranges, left)
 
 
 def where_holds(value: Scalar, condition: Scalar) -> Scalar:
@@ -58,15 +57,6 @@ def where_holds(value: Scalar, condition: Scalar) -> Scalar:
         return replace(each, guard=None) if isinstance(each, Load) and each.guard is condition else each
 
     return rewrite(value, unguarded, {})
-
-
-def _conjuncts(condition: Scalar) -> Iterator[Scalar]:
-    condition = strip_names(condition)
-    if isinstance(condition, Apply) and condition.operation == "logical_and":
-        for each in condition.arguments:
-            yield from _conjuncts(each)
-    else:
-        yield condition
 
 
 def _is_certain(condition: Scalar) -> bool:

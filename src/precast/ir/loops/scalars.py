@@ -243,6 +243,17 @@ def _with_values(indices: tuple[Index, ...], values: typing.Sequence[Scalar]) ->
     return tuple(substitute(index, new) for index in indices)
 
 
+def conjuncts(condition: Scalar | None) -> Iterator[Scalar]:
+    """The conditions that all hold where `condition` does; none where there is no condition."""
+    while isinstance(condition, Named):
+        condition = condition.value
+    if isinstance(condition, Apply) and condition.operation == "logical_and":
+        for each in condition.arguments:
+            yield from conjuncts(each)
+    elif condition is not None:
+        yield condition
+
+
 def operands_of(value: Scalar) -> tuple[Scalar, ...]:
     if isinstance(value, Apply):
         return value.arguments

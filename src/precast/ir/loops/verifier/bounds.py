@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from precast.ir.loops.index import Atom, Computed, Index, Symbol, Variable, atom, atoms, substitute
 from precast.ir.loops.program import Kernel
-from precast.ir.loops.scalars import Apply, Cast, Constant, IndexValue, Load, Named, Scalar
+from precast.ir.loops.scalars import Apply, Cast, Constant, IndexValue, Load, Named, Scalar, conjuncts
 from precast.ir.loops.verifier.accesses import Access, accesses_of
 from precast.ir.loops.verifier.enumeration import Grid, Sizes, TooLargeError, sample_sizes
-from precast.ir.loops.verifier.proofs import conjuncts, facts_of, is_proved
+from precast.ir.loops.verifier.proofs import facts_of, is_proved
 
 
 def outside(kernel: Kernel, examples: Sizes) -> Iterator[str]:

@@ -183,9 +183,8 @@ def _fill_together(stores: Sequence[Access], buffer: Buffer, examples: Sizes) ->
         return False
     for sizes in sample_sizes(_symbols(stores), examples):
         try:
-            whole = Grid((), sizes)
             dims = [Variable(f"d{dim}", size) for dim, size in enumerate(buffer.shape)]
-            everything = Grid(dims, whole.sizes).numbers(buffer.offset(tuple(map(atom, dims)))).ravel()
+            everything = Grid(dims, sizes).numbers(buffer.offset(tuple(map(atom, dims)))).ravel()
             written = [Grid(each.variables, sizes).numbers(each.offset).ravel() for each in stores]
         except TooLargeError:
             return True

@@ -12,8 +12,7 @@ from typing import Any
 import numpy
 
 from precast.ir.loops.index import Computed, Index, Symbol, Variable, evaluate
-from precast.ir.loops.scalars import Apply, Constant, IndexValue, Named, Scalar
-from precast.ir.loops.verifier.proofs import conjuncts
+from precast.ir.loops.scalars import Apply, Constant, IndexValue, Named, Scalar, conjuncts
 
 MOST_POINTS = 1 << 18
 """Loops of more iterations are not walked through."""

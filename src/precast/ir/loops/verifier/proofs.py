@@ -25,7 +25,7 @@ from precast.ir.loops.index import (
     substitute,
 )
 from precast.ir.loops.remembering import remembered
-from precast.ir.loops.scalars import Apply, IndexValue, Named, Scalar
+from precast.ir.loops.scalars import Apply, IndexValue, Scalar, conjuncts
 
 Facts = tuple[Index, ...]
 """Expressions that are known not to be negative."""
@@ -35,17 +35,6 @@ DEPTH = 8
 """How many atoms of an expression are replaced by their bounds before a proof is given up."""
 MOST_PAIRED = 6
 """Of more facts than these, no two are used in one proof."""
-
-
-def conjuncts(condition: Scalar | None) -> Iterator[Scalar]:
-    """The conditions that all hold where `condition` does."""
-    while isinstance(condition, Named):
-        condition = condition.value
-    if isinstance(condition, Apply) and condition.operation in ("logical_and", "bitwise_and"):
-        for each in condition.arguments:
-            yield from conjuncts(each)
-    elif condition is not None:
-        yield condition
 
 
 def facts_of(condition: Scalar | None) -> Facts:
