@@ -5,13 +5,16 @@ model and a mode counts. ``--table`` writes ``docs/architectures.md`` from them.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import functools
+import itertools
 import json
 import multiprocessing
 import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -67,24 +70,30 @@ def read_results(path: Path) -> dict[tuple[str, str], Verdict]:
     return results
 
 
-def sweep(names: Iterable[str], modes: Iterable[str], path: Path, *, again: Iterable[str] = ()) -> None:
+def sweep(names: Iterable[str], modes: Iterable[str], path: Path, *, again: Iterable[str] = (), jobs: int = 1) -> None:
     """Judge what the file has no verdict about, or one of those ``again`` names; one mode after the other."""
     again = set(again)
     names = list(names)
+    writing = threading.Lock()
+
+    def judge_one(name: str, mode: str) -> None:
+        verdict = judge_in_child(functools.partial(make_architecture, name), mode)
+        told = time.strftime("%H:%M:%S"), mode, name, verdict.status, verdict.seconds, verdict.reason[:200]
+        with writing, path.open("a") as file:
+            file.write(json.dumps({"name": name, "mode": mode, **asdict(verdict)}) + "\n")
+            print(*told, flush=True)
+
     for mode in modes:
-        for name in names:
-            results = read_results(path)
-            known = results.get((name, mode))
-            if known is not None and known.status not in again:
-                continue
-            if mode != "forward" and results.get((name, "forward"), Verdict("")).status == "not judged":
-                continue
-            verdict = judge_in_child(functools.partial(make_architecture, name), mode)
-            with path.open("a") as file:
-                file.write(json.dumps({"name": name, "mode": mode, **asdict(verdict)}) + "\n")
-            print(
-                time.strftime("%H:%M:%S"), mode, name, verdict.status, verdict.seconds, verdict.reason[:200], flush=True
-            )
+        results = read_results(path)
+        unknown = Verdict("")
+        wanted = [
+            name
+            for name in names
+            if results.get((name, mode), unknown).status in {"", *again}
+            and (mode == "forward" or results.get((name, "forward"), unknown).status != "not judged")
+        ]
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(judge_one, wanted, itertools.repeat(mode)))
 
 
 def main() -> None:
@@ -94,13 +103,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help="models whose names hold one of these words, parted by commas")
     parser.add_argument("--again", default="", help="verdicts that are not to be kept, parted by commas")
     parser.add_argument("--table", type=Path, help="write the page of results there, and judge nothing")
+    parser.add_argument("--jobs", type=int, default=1, help="how many models are judged at a time")
     arguments = parser.parse_args()
     words = arguments.only.split(",")
     names = [name for name in architecture_names() if any(word in name for word in words)]
     if arguments.table:
         arguments.table.write_text(page_of(read_results(arguments.results), names))
     else:
-        sweep(names, arguments.modes.split(","), arguments.results, again=arguments.again.split(","))
+        sweep(
+            names, arguments.modes.split(","), arguments.results, again=arguments.again.split(","), jobs=arguments.jobs
+        )
 
 
 if __name__ == "__main__":
