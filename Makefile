@@ -22,9 +22,12 @@ JSON       ?=
 SECONDS ?= 300
 SEED    ?=
 FUZZ    ?=
-# What `make fuzz-files` does.
+# How many cases `make fuzz-files` tries, from which number on, with the seed above; WORKERS of them at a time.
 FILES  ?= 100000
 ARRAYS ?= 10000
+FIRST  ?= 0
+HOSTILE = OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --files $(FILES) --arrays $(ARRAYS) \
+	--seed $(or $(SEED),0) --first $(FIRST) --workers $(WORKERS)
 
 # What `make test-torch` runs, and under which torch: a release such as 2.11, or the newest there is.
 SHORT      ?= tests/test_torch_versions.py $(addprefix tests/,autograd export native packaging models)
@@ -59,10 +62,11 @@ test-torch: compiler $(TORCH_VENV)/.ready ## the tests that depend on torch most
 	@OMP_NUM_THREADS=1 $(TORCH_VENV)/bin/pytest -n $(WORKERS) $(FAST) $(SHORT)
 
 .PHONY: fuzz-files
-fuzz-files: compiler $(READY) ## hostile files and arrays (long): FILES=100000 ARRAYS=10000 SEED=0
+fuzz-files: compiler $(READY) ## hostile files and arrays (long): FILES=100000 ARRAYS=10000 SEED=0 FIRST=0 WORKERS=16
 	$(call say,hostile files and arrays)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --files $(FILES) --arrays $(ARRAYS) --seed $(or $(SEED),0)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --arrays $(ARRAYS) --seed $(or $(SEED),0) --sanitized
+	@$(HOSTILE)
+	$(call say,the same with sanitizers)
+	@$(HOSTILE) --sanitized
 	$(call say,operators that files may call)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.export.operator_attacks 150 $(or $(SEED),0)
 

@@ -3,6 +3,7 @@
 import mmap
 import os
 import resource
+import selectors
 import signal
 import struct
 import sys
@@ -20,53 +21,78 @@ class Failure(NamedTuple):
     how: str
 
 
-def failures(
-    run: Callable[[int], None], cases: range, *, seconds: int, gigabytes: float | None, silent: bool = True
-) -> Iterator[Failure]:
-    """Run all cases; each may take so many seconds of the processor, and all of a child so much more memory."""
-    at = mmap.mmap(-1, 8)
-    start = cases.start
-    while start < cases.stop:
-        stop = min(start + _CASES_A_CHILD, cases.stop)
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reader)
-            _work(run, range(start, stop), at, writer, seconds=seconds, gigabytes=gigabytes, silent=silent)
+class Limits(NamedTuple):
+    """How many seconds of the processor a case may take, and how much memory beyond its parent's all of a child.
+
+    A case that only waits is ended after `patience` times as many seconds: machines are busy.
+    """
+
+    seconds: int
+    gigabytes: float | None
+    is_silent: bool = True
+    patience: int = 8
+
+
+class _Child:
+    """A process that runs some of the cases, one after another, and writes down at which it is."""
+
+    def __init__(self, run: Callable[[int], None], cases: range, limits: Limits):
+        self.cases, self.told = cases, bytearray()
+        self._at = mmap.mmap(-1, 8)
+        self.reader, writer = os.pipe()
+        self._process = os.fork()
+        if self._process == 0:
+            os.close(self.reader)
+            _work(run, cases, self._at, writer, limits)
         os.close(writer)
-        with os.fdopen(reader, "rb") as told:
-            text = told.read().decode(errors="replace")
-        _, status = os.waitpid(child, 0)
-        for line in filter(None, text.split("\0")):
-            case, _, how = line.partition(" ")
-            yield Failure(int(case), how)
+
+    def finish(self) -> tuple[list[Failure], range]:
+        """What failed, and the cases that a crash has kept from running."""
+        os.close(self.reader)
+        _, status = os.waitpid(self._process, 0)
+        lines = filter(None, self.told.decode(errors="replace").split("\0"))
+        failed = [Failure(int(case), how) for case, _, how in (line.partition(" ") for line in lines)]
         code = os.waitstatus_to_exitcode(status)
-        start = stop
-        if code != 0:
-            (case,) = struct.unpack("<q", at[:8])
-            yield Failure(case, "took too long" if code == -signal.SIGPROF else f"ended its process: {code}")
-            start = case + 1
+        if code == 0:
+            return failed, range(0)
+        (case,) = struct.unpack("<q", self._at[:8])
+        how = "took too long" if code in (-signal.SIGPROF, -signal.SIGALRM) else f"ended its process: {code}"
+        return [*failed, Failure(case, how)], range(case + 1, self.cases.stop)
 
 
-def _work(
-    run: Callable[[int], None],
-    cases: range,
-    at: mmap.mmap,
-    writer: int,
-    *,
-    seconds: int,
-    gigabytes: float | None,
-    silent: bool,
-) -> None:
+def failures(run: Callable[[int], None], cases: range, limits: Limits, *, workers: int = 1) -> Iterator[Failure]:
+    """Run all cases in so many processes at a time."""
+    waiting = [cases[start : start + _CASES_A_CHILD] for start in range(0, len(cases), _CASES_A_CHILD)]
+    with selectors.DefaultSelector() as running:
+        while waiting or running.get_map():
+            while waiting and len(running.get_map()) < workers:
+                started = _Child(run, waiting.pop(0), limits)
+                running.register(started.reader, selectors.EVENT_READ, started)
+            for key, _ in running.select():
+                child: _Child = key.data
+                if told := os.read(child.reader, 65536):
+                    child.told += told
+                    continue
+                running.unregister(child.reader)
+                failed, rest = child.finish()
+                yield from failed
+                if rest:
+                    waiting.insert(0, rest)
+
+
+def _work(run: Callable[[int], None], cases: range, at: mmap.mmap, writer: int, limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if gigabytes is not None:
-        limit = _mapped_bytes() + int(gigabytes * 2**30)
+    # Those who test us set alarms of their own.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    if limits.gigabytes is not None:
+        limit = _mapped_bytes() + int(limits.gigabytes * 2**30)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    if silent:
+    if limits.is_silent:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     for case in cases:
         at[:8] = struct.pack("<q", case)
-        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.setitimer(signal.ITIMER_PROF, limits.seconds)
+        signal.setitimer(signal.ITIMER_REAL, limits.seconds * limits.patience)
         try:
             run(case)
         except BaseException as problem:  # noqa: BLE001
@@ -74,6 +100,7 @@ def _work(
             text = f"{case} {type(problem).__name__}: {str(problem)[:300]} at {where.filename}:{where.lineno}\0"
             os.write(writer, text.encode(errors="replace"))
     signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     sys.stdout.flush()
     os._exit(0)
 

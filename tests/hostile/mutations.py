@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from precast.ops.operators_in_files import may_be_called_by_files
 from tests.export.damage import RANDOM, members_of, places, resealed
 
 Json = Any
@@ -34,6 +35,7 @@ FUNCTIONS = (
     "ToFloat", "TruncToInt", "IntTrueDiv", "FloatTrueDiv", "IsNonOverlappingAndDenseIndicator", "Identity", "exec",
 )  # fmt: skip
 _NAMES = sorted({schema.name.replace("::", ".") for schema in torch._C._jit_get_all_schemas()})
+_ALLOWED = [name for name in _NAMES if may_be_called_by_files(*name.split(".", 1))]
 
 
 def expression(rng: random.Random, depth: int = 0) -> Json:
@@ -61,7 +63,7 @@ def expression(rng: random.Random, depth: int = 0) -> Json:
 
 
 def operator_name(rng: random.Random) -> str:
-    name = rng.choice(_NAMES)
+    name = rng.choice(_NAMES if rng.random() < 0.3 else _ALLOWED)
     packet = getattr(getattr(torch.ops, name.partition(".")[0]), name.partition(".")[2].partition(".")[0], None)
     overloads = packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ["default"]
     return f"{name}.{rng.choice(overloads)}"
@@ -134,9 +136,6 @@ def with_operators(content: Json, rng: random.Random) -> Json:
     return content
 
 
-MEMBERS = ("program.json", "manifest.json")
-
-
 def hostile_file(data: bytes, rng: random.Random) -> bytes:
     """A file that was changed in its bytes, its program, its manifest, or its weights' header."""
     kind = rng.random()
@@ -151,9 +150,11 @@ def hostile_file(data: bytes, rng: random.Random) -> bytes:
         text = json.dumps(header).encode()
         members[name] = len(text).to_bytes(8, "little") + text + members[name][length:]
         return resealed(members)
-    name = "manifest.json" if kind < 0.55 and json.loads(members["manifest.json"]).get("entries") else "program.json"
+    programs = [name for name in members if name.startswith("program")]
+    has_entries = bool(json.loads(members["manifest.json"]).get("entries"))
+    name = "manifest.json" if kind < 0.55 and has_entries else rng.choice(programs)
     changes: list[Callable[[Json, random.Random], Json]] = [mutated, mutated, with_expressions]
-    if name == "program.json":
+    if name in programs:
         changes += [with_operators, with_operators]
     changed = rng.choice(changes)(json.loads(members[name]), rng)
     try:

@@ -1,38 +1,58 @@
-"""Hostile files and arrays by the thousand: ``python -m tests.hostile.run --files 100000 --arrays 10000``.
+"""Hostile files and arrays by the thousand: ``python -m tests.hostile.run --files 100000 --arrays 10000 --workers 16``.
 
 Every case is made from the seed and its number alone: ``--files 1 --first 4711`` runs that one again. With
-``--sanitized``, arrays are given to code with address and undefined-behaviour sanitizers in it.
+``--sanitized``, code in packages has the address and undefined-behaviour sanitizers in it, for files and for arrays.
+Failures are told as they are found, one line each; the last line sums up.
 """
 
 import argparse
 import os
+import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
 
 from tests.hostile.arrays import array_cases
-from tests.hostile.children import Failure, failures
-from tests.hostile.files import bases, run_file
+from tests.hostile.bases import SANITIZED, bases
+from tests.hostile.children import Failure, Limits, failures
+from tests.hostile.files import run_file
 
-SANITIZED = "g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
 SECONDS, GIGABYTES = 20, 4.0
 
 
-def attack_files(count: int, *, seed: int, first: int = 0) -> Iterator[Failure]:
-    """The files that were not refused as they should be, nor used without harm."""
-    bases()
-    return failures(
-        lambda case: run_file(seed, case), range(first, first + count), seconds=SECONDS, gigabytes=GIGABYTES
-    )
+class Attack(NamedTuple):
+    """Which cases are tried, made from which seed, with sanitizers or without, in how many processes."""
 
+    seed: int
+    first: int = 0
+    is_sanitized: bool = False
+    workers: int = 1
 
-def attack_arrays(count: int, *, seed: int, first: int = 0, is_sanitized: bool = False) -> Iterator[Failure]:
-    """The arrays that gave other numbers than they hold, or worse."""
-    run = array_cases(seed, compiler=SANITIZED if is_sanitized else None)
-    # Sanitizers reserve more addresses than any limit would allow.
-    memory = None if is_sanitized else GIGABYTES
-    return failures(run, range(first, first + count), seconds=SECONDS, gigabytes=memory, silent=not is_sanitized)
+    @property
+    def compiler(self) -> str | None:
+        return SANITIZED if self.is_sanitized else None
+
+    @property
+    def limits(self) -> Limits:
+        # Sanitizers reserve more addresses than any limit would allow, and have a limit of their own; what they say is
+        # wanted.
+        return Limits(SECONDS, None if self.is_sanitized else GIGABYTES, is_silent=not self.is_sanitized)
+
+    def on_files(self, count: int) -> Iterator[Failure]:
+        """The files that were not refused as they should be, nor used without harm."""
+        honest = bases(self.compiler)
+        return self._failures(lambda case: run_file(honest, self.seed, case), count)
+
+    def on_arrays(self, count: int) -> Iterator[Failure]:
+        """The arrays that gave other numbers than they hold, or worse."""
+        return self._failures(array_cases(self.seed, compiler=self.compiler), count)
+
+    def _failures(self, run: Any, count: int) -> Iterator[Failure]:
+        return failures(run, range(self.first, self.first + count), self.limits, workers=self.workers)
 
 
 def sanitized_environment() -> dict[str, str]:
@@ -43,32 +63,31 @@ def sanitized_environment() -> dict[str, str]:
     return os.environ | {"LD_PRELOAD": ":".join(found), "ASAN_OPTIONS": options}
 
 
-def report(what: str, count: int, attack: Callable[[], Iterator[Failure]]) -> int:
-    """Run, tell every failure, and give how many there were."""
-    start, failed = time.perf_counter(), 0
-    for failure in attack():
-        failed += 1
+def _told(what: str, found: Iterator[Failure]) -> int:
+    number = 0
+    for number, failure in enumerate(found, start=1):  # noqa: B007
         print(f"{what} {failure.case}: {failure.how}", flush=True)
-    print(f"{count} {what}: {failed} failures in {time.perf_counter() - start:.0f} s", flush=True)
-    return failed
+    return number
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("files", 0), ("arrays", 0), ("seed", 0), ("first", 0)):
+    for name, default in (("files", 0), ("arrays", 0), ("seed", 0), ("first", 0), ("workers", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--sanitized", action="store_true")
     chosen = parser.parse_args()
     if chosen.sanitized and "LD_PRELOAD" not in os.environ:
         return subprocess.call([sys.executable, "-m", "tests.hostile.run", *sys.argv[1:]], env=sanitized_environment())
-    failed = 0
-    if chosen.files:
-        failed += report(
-            "files", chosen.files, lambda: attack_files(chosen.files, seed=chosen.seed, first=chosen.first)
-        )
-    if chosen.arrays:
-        options = {"seed": chosen.seed, "first": chosen.first, "is_sanitized": chosen.sanitized}
-        failed += report("arrays", chosen.arrays, lambda: attack_arrays(chosen.arrays, **options))
+    start = time.perf_counter()
+    attack = Attack(chosen.seed, chosen.first, chosen.sanitized, chosen.workers)
+    failed = _told("file", attack.on_files(chosen.files)) if chosen.files else 0
+    failed += _told("array", attack.on_arrays(chosen.arrays)) if chosen.arrays else 0
+    print(
+        f"hostile: {chosen.files} files and {chosen.arrays} arrays from {chosen.first} on, seed {chosen.seed}"
+        f"{', sanitized' if chosen.sanitized else ''}: {failed} failures in {time.perf_counter() - start:.0f} s"
+        f" (torch {torch.__version__}, Python {platform.python_version()})",
+        flush=True,
+    )
     return 1 if failed else 0
 
 

@@ -8,26 +8,26 @@ import time
 
 import pytest
 
-from tests.hostile.children import failures
-from tests.hostile.run import attack_arrays, attack_files
+from tests.hostile.children import Limits, failures
+from tests.hostile.run import Attack
 
 
 def test_hostile_files_are_refused_or_harmless():
-    assert list(attack_files(120, seed=5)) == []
+    assert list(Attack(5).on_files(120)) == []
 
 
 def test_hostile_arrays_are_read_as_they_are_or_refused():
-    assert list(attack_arrays(600, seed=5)) == []
+    assert list(Attack(5).on_arrays(600)) == []
 
 
 @pytest.mark.slow
 def test_many_hostile_files_are_refused_or_harmless():
-    assert list(attack_files(5000, seed=6)) == []
+    assert list(Attack(6).on_files(5000)) == []
 
 
 @pytest.mark.slow
-def test_hostile_arrays_are_clean_under_sanitizers():
-    command = [sys.executable, "-m", "tests.hostile.run", "--arrays", "2000", "--sanitized"]
+def test_hostile_files_and_arrays_are_clean_under_sanitizers():
+    command = [sys.executable, "-m", "tests.hostile.run", "--files", "1000", "--arrays", "2000", "--sanitized"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
 
@@ -43,12 +43,15 @@ def misbehave(case: int) -> None:
             pass
     if case == 8:
         bytearray(3 << 30)
+    if case == 11:
+        time.sleep(600)
 
 
 def test_crashes_hangs_foreign_errors_and_too_much_memory_are_told():
-    found = {failure.case: failure.how for failure in failures(misbehave, range(10), seconds=1, gigabytes=1)}
-    assert sorted(found) == [3, 5, 7, 8]
+    limits = Limits(seconds=1, gigabytes=1, patience=3)
+    found = {failure.case: failure.how for failure in failures(misbehave, range(12), limits, workers=2)}
+    assert sorted(found) == [3, 5, 7, 8, 11]
     assert found[3].startswith("ended its process")
     assert "KeyError: 'foreign'" in found[5]
-    assert found[7] == "took too long"
+    assert found[7] == found[11] == "took too long"
     assert "MemoryError" in found[8]
