@@ -10,16 +10,18 @@ import collections
 import random
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.codegen.sanitizers import FLAGS
 from tests.fuzz.generate import random_program
 from tests.fuzz.scripts import script
 from tests.fuzz.shrink import shrink
-from tests.fuzz.trials import Case, modes_for
+from tests.fuzz.trials import Case, Report, modes_for
 from tests.fuzz.workers import Build, Failure, Worker, first_failure, try_all
 
 BATCH = 40
@@ -29,10 +31,24 @@ SHRINKING = 120
 """Trials that shrinking one failure may take."""
 
 
-def cases_from(seed: int) -> Iterator[list[Case]]:
-    while True:
-        yield [Case(each, random_program(each), modes_for(each)) for each in range(seed, seed + BATCH)]
+@dataclass(frozen=True)
+class Limits:
+    """When enough was tried."""
+
+    seconds: float
+    programs: int
+
+
+def batches_from(seed: int, limits: Limits) -> Iterator[range]:
+    """Seeds to be tried together, for as long as there is time, and programs are wanted."""
+    end, last = time.monotonic() + limits.seconds, seed + limits.programs
+    while seed < last and time.monotonic() < end:
+        yield range(seed, min(seed + BATCH, last))
         seed += BATCH
+
+
+def cases_of(seeds: range) -> list[Case]:
+    return [Case(each, random_program(each), modes_for(each)) for each in seeds]
 
 
 def shrunk(failure: Failure, folder: Path, build: Build) -> Failure:
@@ -51,44 +67,77 @@ def shrunk(failure: Failure, folder: Path, build: Build) -> Failure:
     return replace(failure, program=small)
 
 
-def fuzz(seconds: float, seed: int, build: Build, results: Path, *, shrinks: bool) -> int:
-    """Returns how many programs failed."""
-    end, counts, failed = time.monotonic() + seconds, collections.Counter[str](), dict[int, Failure]()
-    alike = collections.Counter[str]()
-    programs = 0
-    with tempfile.TemporaryDirectory(prefix="precast-fuzz-") as scratch:
-        worker = Worker(Path(scratch), build)
-        for cases in cases_from(seed):
-            for case, report in try_all(worker, cases):
-                assert report.verdict is not None
-                counts[f"{report.mode} {report.stage}: {report.verdict.kind}"] += 1
-                if report.verdict.is_failure and case.seed not in failed:
-                    failed[case.seed] = Failure(case.seed, case.program, report.mode, report.stage, report.verdict)
-                    where = f"seed {case.seed}, {report.mode}, {report.stage}"
-                    print(f"{where}: {report.verdict.kind}: {report.verdict.detail}", flush=True)
-            programs += len(cases)
-            print(f"… {programs} programs, {len(failed)} failed", file=sys.stderr, flush=True)
-            if time.monotonic() > end:
-                break
+class Tally:
+    """What several workers have found so far, said as it is found."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.counts, self.failed, self.programs = collections.Counter[str](), dict[int, Failure](), 0
+
+    def add(self, case: Case, report: Report) -> None:
+        assert report.verdict is not None
+        with self.lock:
+            self.counts[f"{report.mode} {report.stage}: {report.verdict.kind}"] += 1
+            if report.verdict.is_failure and case.seed not in self.failed:
+                self.failed[case.seed] = Failure(case.seed, case.program, report.mode, report.stage, report.verdict)
+                where = f"seed {case.seed}, {report.mode}, {report.stage}"
+                print(f"{where}: {report.verdict.kind}: {report.verdict.detail}", flush=True)
+
+    def end_batch(self, programs: int) -> None:
+        with self.lock:
+            self.programs += programs
+            print(f"… {self.programs} programs, {len(self.failed)} failed", file=sys.stderr, flush=True)
+
+
+def run_batches(batches: Iterator[range], tally: Tally, folder: Path, build: Build) -> None:
+    """Try batches until there are no more: one worker of several that take from the same."""
+    folder.mkdir()
+    worker = Worker(folder, build)
+    try:
+        while True:
+            with tally.lock:
+                seeds = next(batches, None)
+            if seeds is None:
+                return
+            for case, report in try_all(worker, cases_of(seeds)):
+                tally.add(case, report)
+            tally.end_batch(len(seeds))
+    finally:
         worker.stop()
-        for failure in failed.values() if shrinks else ():
+
+
+def fuzz(limits: Limits, seed: int, build: Build, results: Path, *, jobs: int, shrinks: bool) -> int:
+    """Returns how many programs failed."""
+    tally, alike = Tally(), collections.Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="precast-fuzz-") as name:
+        scratch = Path(name)
+        build = replace(build, shared=scratch)
+        batches = batches_from(seed, limits)
+        with ThreadPoolExecutor(jobs) as pool:
+            for done in [
+                pool.submit(run_batches, batches, tally, scratch / f"worker_{number}", build) for number in range(jobs)
+            ]:
+                done.result()
+        for failure in tally.failed.values() if shrinks else ():
             kind = f"{failure.verdict.kind} {failure.verdict.detail[:30]}"
             alike[kind] += 1
             if alike[kind] <= ENOUGH:
-                small = shrunk(failure, Path(scratch), build)
+                small = shrunk(failure, scratch, build)
                 text = script(small)
                 results.mkdir(parents=True, exist_ok=True)
                 (results / f"seed_{failure.seed}.py").write_text(text)
                 print(f"\n# seed {failure.seed}\n{text}\n# for found.py: {small.program!r}", flush=True)
-    for what, count in sorted(counts.items()):
+    for what, count in sorted(tally.counts.items()):
         print(f"{count:7d}  {what}")
-    print(f"{programs} programs from seed {seed} on, {len(failed)} failed")
-    return len(failed)
+    print(f"{tally.programs} programs from seed {seed} on, {len(tally.failed)} failed")
+    return len(tally.failed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--programs", type=int, default=sys.maxsize, help="stop after so many")
+    parser.add_argument("--jobs", type=int, default=1, help="how many are tried at a time")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--sanitize", action="store_true", help="watch the memory of machine code")
     parser.add_argument("--loops", action="store_true", help="interpret loops only: build nothing")
@@ -98,7 +147,8 @@ def main() -> None:
     chosen = parser.parse_args()
     flags = FLAGS if chosen.sanitize else () if chosen.shipped else ("-O1",)
     build = Build(flags, ("loops",) if chosen.loops else ("loops", "code"))
-    failed = fuzz(chosen.seconds, chosen.seed, build, chosen.results, shrinks=not chosen.keep)
+    limits = Limits(chosen.seconds, chosen.programs)
+    failed = fuzz(limits, chosen.seed, build, chosen.results, jobs=chosen.jobs, shrinks=not chosen.keep)
     sys.exit(1 if failed else 0)
 
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from tests.fuzz import programs as programs_module
+from tests.fuzz.__main__ import BATCH, Limits, batches_from
 from tests.fuzz.generate import random_program
-from tests.fuzz.judge import Verdict
+from tests.fuzz.judge import Verdict, is_defined
 from tests.fuzz.programs import Leaf, Name, Program, Step
 from tests.fuzz.scripts import script
 from tests.fuzz.shrink import shrink
-from tests.fuzz.trials import Case, Report, Trial
+from tests.fuzz.trials import Case, Report, Trial, run_cases
 from tests.fuzz.workers import Build, DiedError, Failure, Worker, first_failure, try_all
 
 X = Leaf("x0", "input", (2, 5))
@@ -170,3 +171,22 @@ def test_a_crash_is_survived(tmp_path):
         assert [each.verdict.kind for _, each in try_all(worker, [Case(0, dying, ("inference",))])] == ["crash"]
     finally:
         worker.stop()
+
+
+def test_what_eager_itself_leaves_undefined_is_not_tried(tmp_path):
+    padded = Program(
+        (Leaf("x0", "input", (1, 1, 1, 1)),),
+        (Step(("v0",), "F.max_pool2d", (Name("x0"), 2, 2, 1, 2)),),
+        ("v0",),
+    )
+    assert not is_defined(padded, 0)
+    assert is_defined(replace(padded, leaves=(Leaf("x0", "input", (1, 1, 2, 2)),)), 0)
+    assert not list(run_cases([Case(0, padded, ("training",))], tmp_path, stages=("loops",)))
+
+
+def test_batches_end_where_enough_programs_were_tried():
+    assert list(batches_from(5, Limits(seconds=60, programs=BATCH + 1))) == [
+        range(5, 5 + BATCH),
+        range(5 + BATCH, 6 + BATCH),
+    ]
+    assert not list(batches_from(5, Limits(seconds=0, programs=10)))

@@ -5,12 +5,13 @@ Those of a batch are built together: first each is traced and its loops are inte
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import precast
 from precast.cache import Store
 from precast.errors import PrecastError
 from tests.fuzz.batches import Batch
-from tests.fuzz.judge import Expected, Verdict, expected, judge
+from tests.fuzz.judge import Expected, Verdict, expected, is_defined, judge
 from tests.fuzz.observe import Observation, observe_inference, observe_training, tensors_of
 from tests.fuzz.programs import Program
 
@@ -106,10 +107,16 @@ def run_cases(
     flags: Sequence[str] = ("-O1",),
     stages: Sequence[str] = STAGES,
     store: Store | None = None,
+    shared: Path | None = None,
 ) -> Iterator[Report]:
-    """Try all cases in their modes; what is built is kept in the store, or, without one, in the folder."""
+    """Try all cases in their modes.
+
+    What is built is kept in the store, or, without one, in the folder that is shared with others who try programs.
+    """
     warnings.simplefilter("ignore")
-    batch = Batch(store or Store(folder / "batches", limit=CACHE), tuple(flags))
+    shared = shared or folder
+    batch = Batch(store or Store(shared / "batches", limit=CACHE), tuple(flags))
+    cases = [case if is_defined(case.program, case.seed) else replace(case, modes=()) for case in cases]
     trials: dict[tuple[int, str], Trial] = {}
     for number, case in enumerate(cases):
         for mode in case.modes:
@@ -127,13 +134,13 @@ def run_cases(
         for (number, mode), trial in trials.items():
             yield Report(number, mode, "code")
             yield Report(number, mode, "code", trial.run())
-        yield from _whole(cases, folder)
-        yield from _packages(cases, folder)
+        yield from _whole(cases, shared)
+        yield from _packages(cases, folder, shared)
 
 
-def _whole(cases: Sequence[Case], folder: Path) -> Iterator[Report]:
+def _whole(cases: Sequence[Case], shared: Path) -> Iterator[Report]:
     """Twice, since the second time it starts from what the first has left on disk."""
-    options = {"cache_directory": folder / "whole"}
+    options = {"cache_directory": shared / "whole"}
     for number, case in enumerate(cases):
         if "whole" in case.modes:
             for stage in ("cold", "warm"):
@@ -143,7 +150,7 @@ def _whole(cases: Sequence[Case], folder: Path) -> Iterator[Report]:
                 )
 
 
-def _packages(cases: Sequence[Case], folder: Path) -> Iterator[Report]:
+def _packages(cases: Sequence[Case], folder: Path, shared: Path) -> Iterator[Report]:
     """All in one file, which a process without torch runs."""
     wanted, entries = dict[int, Expected](), dict[int, Any]()
     for number, case in enumerate(cases):
@@ -156,7 +163,7 @@ def _packages(cases: Sequence[Case], folder: Path) -> Iterator[Report]:
                     wanted[number] = found
                 except Exception as error:  # noqa: BLE001 (judged as any other)
                     yield Report(number, "package", "export", judge(Observation(error), found))
-    for number, group in _packaged(entries, folder):
+    for number, group in _packaged(entries, folder, shared):
         if isinstance(group, BaseException):
             yield Report(number, "package", "code", judge(Observation(group), wanted[number]))
             continue
@@ -170,12 +177,12 @@ def _packages(cases: Sequence[Case], folder: Path) -> Iterator[Report]:
         yield Report(number, "package", "code", judge(outputs, wanted[number], sees_memory=False))
 
 
-def _packaged(entries: dict[int, Any], folder: Path) -> Iterator[tuple[int, Path | BaseException]]:
+def _packaged(entries: dict[int, Any], folder: Path, shared: Path) -> Iterator[tuple[int, Path | BaseException]]:
     """Pairs of a case and the file that it is in, or why it is in none."""
     if not entries:
         return
     path = folder / "programs.precast"
-    options = {"cache_directory": folder / "packages", "compiler": quick_compiler(folder)}
+    options = {"cache_directory": shared / "packages", "compiler": quick_compiler(shared)}
     try:
         named = {f"program_{number}": program for number, program in entries.items()}
         precast.package(named, path=path, samples=False, options=options)
@@ -185,7 +192,7 @@ def _packaged(entries: dict[int, Any], folder: Path) -> Iterator[tuple[int, Path
             return
         numbers = list(entries)
         for half in (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]):
-            yield from _packaged({number: entries[number] for number in half}, folder)
+            yield from _packaged({number: entries[number] for number in half}, folder, shared)
     else:
         for number in entries:
             yield number, path
@@ -195,8 +202,11 @@ def quick_compiler(folder: Path) -> str:
     """A command that compiles with little effort, whatever it is told."""
     script = folder / "quick-g++"
     if not script.exists():
-        script.write_text('#!/bin/sh\nexec g++ "$@" -O1\n')
-        script.chmod(0o755)
+        # Whoever shares the folder sees it whole or not at all.
+        written = folder / f"quick-g++-{os.getpid()}"
+        written.write_text('#!/bin/sh\nexec g++ "$@" -O1\n')
+        written.chmod(0o755)
+        written.rename(script)
     return str(script)
 
 

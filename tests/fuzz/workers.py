@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -18,6 +19,8 @@ from tests.fuzz.trials import STAGES, Case, Report, run_cases
 PATIENCE = 60
 """Seconds that one step may take; a build, whose length depends on how much there is, twice that and more."""
 SHOWN = 600
+_STARTING = threading.Lock()
+"""The environment, of which a process begins with a copy, is everybody's."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Build:
 
     flags: tuple[str, ...] = ("-O1",)
     stages: tuple[str, ...] = STAGES
+    shared: Path | None = None
+    """Where workers keep what others may use, too; each its own folder if there is none."""
 
     @property
     def is_sanitized(self) -> bool:
@@ -77,13 +82,14 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, self.folder, self.errors), daemon=True)
-        before = os.environ.copy()
-        os.environ.update({"OMP_NUM_THREADS": "1"} | (environment() if self.build.is_sanitized else {}))
-        try:
-            self.process.start()
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        with _STARTING:
+            before = os.environ.copy()
+            os.environ.update({"OMP_NUM_THREADS": "1"} | (environment() if self.build.is_sanitized else {}))
+            try:
+                self.process.start()
+            finally:
+                os.environ.clear()
+                os.environ.update(before)
         theirs.close()
 
     def stop(self) -> None:
@@ -109,7 +115,7 @@ def _serve(connection: Connection, folder: Path, errors: Path) -> None:
             cases, build = connection.recv()
         except EOFError:
             return
-        for report in run_cases(cases, folder, flags=build.flags, stages=build.stages):
+        for report in run_cases(cases, folder, flags=build.flags, stages=build.stages, shared=build.shared):
             connection.send(report)
         connection.send(None)
 
