@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,14 +27,18 @@ from precast.autograd.compiled_variant import CompiledVariant, EagerVariant
 from precast.autograd.compilers_in_use import CompilersInUse, get_ready
 from precast.autograd.graph_names import is_compiler_running, new_compilation
 from precast.autograd.job import Job
+from precast.autograd.pieces import Pieces
+from precast.autograd.state_guards import StateGuards
 from precast.autograd.state_slots import ModuleSlots
 from precast.autograd.variant_table import InputNames, Record, Variant, VariantTable, in_words
 from precast.autograd.warm.second_order import second_order_later
 from precast.autograd.warm.start import warm_start
 from precast.capture.module_state import module_state, root_modules
+from precast.capture.reachable_state import hook_state
 from precast.errors import PrecastError
 from precast.ir.opened_objects import flatten_opened
 from precast.tracing.flat_function import FlatFunction
+from precast.tracing.graph_breaks import GraphBreak, allowed_breaks
 from precast.tracing.session import in_tracing_session
 
 if TYPE_CHECKING:
@@ -99,6 +103,8 @@ class AotCallable:
         self._held: list[torch.Tensor] = []
         self._lock = threading.RLock()
         self._warned = self._told_eager = False
+        self._pieces = Pieces(function, self._compile_piece)
+        self._broken: dict[Any, EagerVariant] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if in_tracing_session() and not is_compiler_running():
@@ -174,6 +180,8 @@ class AotCallable:
             # Another thread may have compiled it meanwhile.
             if (found := self._find(values, circumstances)) is not None:
                 return found, values
+            if (broken := self._broken.get(circumstances[-1])) is not None and broken.fits(values):
+                return broken, values
             names = partial(self._input_names, args, kwargs)
             reason = self._variants.reason(values, circumstances, names)
             if self._meet_numbers(args, kwargs, values, circumstances):
@@ -216,7 +224,11 @@ class AotCallable:
         started = time.perf_counter()
         with new_compilation(self._order) as compilation:
             job = Job(self._compilers, compilation, self._second_order, tuple(range(self._leading_state)))
-            variant = self._restored_or_compiled(args, kwargs, values, circumstances, numbers, job, roots)
+            try:
+                variant = self._restored_or_compiled(args, kwargs, values, circumstances, numbers, job, roots)
+            except GraphBreak as found:
+                variant = self._broken[circumstances[-1]] = self._in_pieces(found)
+                reason = f"{reason}; in pieces, since {found.reason}"
         seconds = time.perf_counter() - started
         name = compilation.graph_name("*")
         _log.log(self._log_level, "compiled %s as %s in %.2f s: %s", self._name, name, seconds, reason)
@@ -251,11 +263,24 @@ class AotCallable:
         if numbers is not None and numbers.leaves:
             leaves, tree = flatten_opened((args, kwargs))
             args, kwargs = pytree.tree_unflatten(numbers.inputs(leaves)[: len(leaves)], tree)
-        with _noted_code() if start is None else start.watching():
+        breaks = nullcontext() if self._order else allowed_breaks()
+        with breaks, _noted_code() if start is None else start.watching():
             variant, parts = compile_call(self._function, args, kwargs, slots, job, roots, numbers)
         if start is not None:
             start.keep(variant, parts)
         return variant
+
+    def _in_pieces(self, found: GraphBreak) -> EagerVariant:
+        """Calls of the function in Python, for as long as the hooks are there that broke its trace."""
+        run = partial(self._run_in_pieces, is_at_own_hooks=found.module is self._function)
+        return EagerVariant.of(run, StateGuards(hook_state(found.module)))
+
+    def _run_in_pieces(self, *args: Any, is_at_own_hooks: bool, **kwargs: Any) -> Any:
+        modules = () if self._slots is None else self._slots.modules
+        return self._pieces.run(args, kwargs, modules, below_hooks=is_at_own_hooks)
+
+    def _compile_piece(self, function: Callable[..., Any]) -> "AotCallable":
+        return AotCallable(function, self._compilers, dynamic=self._dynamic)
 
     def _size_roots(
         self, values: Sequence[Any], circumstances: tuple[Any, ...], numbers: "NumberInputs | None"
@@ -300,7 +325,7 @@ class AotCallable:
 
     def _tell_eager(self, variant: CompiledVariant) -> None:
         """Tell once that calls are not compiled, and why."""
-        if isinstance(variant, EagerVariant) and not self._told_eager:
+        if isinstance(variant, EagerVariant) and variant.reads and not self._told_eager:
             self._told_eager = True
             warnings.warn(
                 f"{self._name} runs uncompiled, since it reads what compiled code would keep for ever: "
@@ -317,7 +342,8 @@ class AotCallable:
 
     def variants(self) -> list[Variant]:
         """All variants that are kept, as they were compiled."""
-        return [record.told(self._function) for record in self._variants.records()]
+        own = [record.told(self._function) for record in self._variants.records()]
+        return [*own, *(variant for piece in self._pieces.compiled() for variant in piece.variants())]
 
     @property
     def compilers(self) -> CompilersInUse:

@@ -7,15 +7,19 @@ from typing import Any
 
 import torch
 
+from precast.autograd.pieces import forward_of
+from precast.tracing.graph_breaks import has_hooks
+
 CompileFunction = Callable[[Any], Callable[..., Any]]
 
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+_ABOUT_HOOKS = tuple(name for name in vars(torch.nn.Module()) if "hook" in name)
 # Set by who wraps the forward of a model: put around the original's, a wrapper would be compiled, and call itself.
 _OWN = frozenset({"forward", "_original_forward"})
 
 
 class CompiledModule(torch.nn.Module):
-    """Shares parameters, buffers, submodules, attributes and train/eval mode with the original.
+    """Shares parameters, buffers, submodules, attributes, hooks and train/eval mode with the original.
 
     ``state_dict`` has the original's keys, optimizers see the original's parameters, and methods of the original that
     call the module call the compiled code. A copy or an unpickled one compiles for itself.
@@ -26,11 +30,25 @@ class CompiledModule(torch.nn.Module):
         torch.nn.Module.__init__(self)
         for name in _SHARED:
             self.__dict__[name] = getattr(original, name)
+        for name in _ABOUT_HOOKS:
+            del self.__dict__[name]
         self.__dict__["_compile_function"] = compile_function
         self.__dict__["_compiled"] = compile_function(original)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        if "forward" in self.__dict__:
+            # Someone has wrapped it: the hooks run around the wrapper.
+            return super()._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        # The original's hooks are this one's, and are a part of what is compiled.
         return self.__dict__["_compiled"](*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        own = self.__dict__
+        if not has_hooks(self.original_module):
+            return own["_compiled"](*args, **kwargs)
+        if "_compiled_forward" not in own:
+            own["_compiled_forward"] = own["_compile_function"](forward_of(self.original_module))
+        return own["_compiled_forward"](*args, **kwargs)
 
     @property
     def training(self) -> bool:

@@ -100,13 +100,16 @@ class CompiledVariant:
 
 @dataclass(frozen=True)
 class EagerVariant(CompiledVariant):
-    """Calls that are not compiled, since they read what no guard can check (``reads``): the function itself runs."""
+    """Calls that run in Python: the function itself runs, as a whole or in compiled pieces.
+
+    ``reads`` are what it reads that no guard can check, if it is that which keeps it from being compiled.
+    """
 
     function: Callable[..., Any] = field(kw_only=True)
     reads: tuple[str, ...] = field(kw_only=True)
 
     @classmethod
-    def of(cls, function: Callable[..., Any], reads: Sequence[str], guards: StateGuards) -> "EagerVariant":
+    def of(cls, function: Callable[..., Any], guards: StateGuards, reads: Sequence[str] = ()) -> "EagerVariant":
         nothing = Overlap((), None, None)
         return cls(list, (), 0, (), (), None, nothing, OutputPlan(), guards, function=function, reads=tuple(reads))
 

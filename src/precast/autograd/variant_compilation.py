@@ -103,7 +103,7 @@ def compile_call(
     with tracing_session(), restored_chance():
         analyzed = analyze_call(function, args, kwargs, slots, roots, numbers)
         if analyzed.impure_reads:
-            return EagerVariant.of(function, analyzed.impure_reads, analyzed.guards), None
+            return EagerVariant.of(function, analyzed.guards, analyzed.impure_reads), None
         prepared = analyzed.prepared
         overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated, written_parts(analyzed.facts.inputs))
         static_inputs = tuple(range(len(slots) or len(job.static_inputs)))

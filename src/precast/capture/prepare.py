@@ -34,6 +34,7 @@ from precast.ir.signature import InputKind
 from precast.tracing.captured_tensors import CapturedTensors
 from precast.tracing.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
 from precast.tracing.fake_mode import dispatch_for
+from precast.tracing.graph_breaks import breaks_at_hooks
 from precast.tracing.provenance import innermost_users_line, run_users_code
 
 _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
@@ -97,7 +98,14 @@ class FlatCallable:
 
         watched = watched_python_state(self._function, update_buffer, returns_writes=self._returns_writes)
         numbers = self._numbers.put(inputs)
-        with explained_failures(), numbers, watched as writes, captured.exchanged(), averages_by_tensors():
+        with (
+            explained_failures(),
+            numbers,
+            watched as writes,
+            captured.exchanged(),
+            averages_by_tensors(),
+            breaks_at_hooks(),
+        ):
             result = run_users_code(self._function, *args, **kwargs)
         changes = containers.changes()
         self.has_changes = bool(changes)

@@ -21,9 +21,9 @@ import torch
 from precast.capture.module_state import module_names, root_modules
 from precast.capture.reads import Reads, variables_read
 from precast.options import environment_variables
+from precast.tracing.graph_breaks import ALL_HOOKS, global_hooks
 from precast.tracing.trusted_code import is_machinery, is_trusted
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _ABOUT_HOOKS = frozenset(name for name in vars(torch.nn.Module()) if "hook" in name)
 _OWN_OF_MODULES = ("_parameters", "_buffers", "_modules")
 # Neither decides what a program computes.
@@ -32,6 +32,8 @@ _WITHOUT_MEANING = (
     type(threading.RLock()), torch.Tensor, torch.Generator, ModuleType, str, bytes, int, float, complex, type(None),
 )  # fmt: skip
 _OPEN_LIBRARY_CLASSES = (SimpleNamespace, argparse.Namespace, UserDict, UserList, threading.local)
+# Where torch looks for compiled code of a module, which only we set, while a program runs in pieces.
+_ROUTE = "_compiled_call_impl"
 _READS_ENVIRONMENT = "os _Environ.__getitem__"
 
 
@@ -107,9 +109,19 @@ def reachable_state(function: Callable[..., Any] | None, reads: Reads) -> Reacha
         if not isinstance(value, ModuleType):
             path = _variable_path(module_name, variable)
             walk.place(Place(path, namespace, variable, is_variable=True), value)
+    walk.global_hooks()
     if reads.names is None or _READS_ENVIRONMENT in reads.functions:
         walk.found.watched.append(Watched("the environment", environment_variables))
     return walk.finish()
+
+
+def hook_state(module: torch.nn.Module | None) -> ReachableState:
+    """The hooks on all modules, and those of ``module``."""
+    walk = _Walk(Reads.of_all_state(()), {})
+    walk.global_hooks()
+    if module is not None:
+        walk.hooks_of(module)
+    return walk.found
 
 
 def join_path(path: str, name: Any) -> str:
@@ -151,6 +163,22 @@ class _Walk:
             self.found.kept.append(value)
             self._waiting.append((value, path))
 
+    def global_hooks(self) -> None:
+        """Note the hooks that every module has."""
+        for name in ALL_HOOKS:
+            self._hooks(global_hooks(name), "the hooks of all modules")
+
+    def hooks_of(self, module: torch.nn.Module) -> None:
+        """Note the hooks of one module."""
+        for name in ALL_HOOKS:
+            self._hooks(vars(module)[name], join_path(type(module).__name__, name))
+
+    def _hooks(self, held: dict[int, Any], path: str) -> None:
+        if held:
+            self._items(held, list(held.items()), path)
+        else:
+            self.found.empty.append((path, held))
+
     def finish(self) -> ReachableState:
         """Go on from everything that was met: not by recursion, as chains of objects may be long."""
         while self._waiting:
@@ -187,15 +215,15 @@ class _Walk:
         self.visit(type(module), type(module).__name__)
         may_read = _always if self._reads.opens(type(module)) else self._reads.may_read
         self.found.sized.append(Sized(path, held, may_read, is_module=True))
-        has_hooks = any(held.get(name) for name in _HOOKS)
+        has_hooks = any(held.get(name) for name in ALL_HOOKS)
         if not has_hooks:
-            self.found.empty += [(join_path(path, name), held[name]) for name in _HOOKS if name in held]
+            self.found.empty += [(join_path(path, name), held[name]) for name in ALL_HOOKS if name in held]
         known = {"training"} if is_in_tree else set()
         known |= set() if has_hooks or self._reads.state_only else _ABOUT_HOOKS
         for name, value in held.items():
             if name in _OWN_OF_MODULES:
                 self._own_of_module(value, path, is_in_tree=is_in_tree)
-            elif may_read(name) and name not in known:
+            elif may_read(name) and name not in known and name != _ROUTE:
                 self.place(Place(join_path(path, name), held, name), value)
 
     def _own_of_module(self, held: dict[str, Any], path: str, *, is_in_tree: bool) -> None:

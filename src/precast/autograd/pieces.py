@@ -1,0 +1,162 @@
+"""Runs a program that cannot be one graph in pieces: in Python, with the modules that it calls compiled.
+
+Before: ``GraphBreak`` while ``model`` was traced
+After:  ``model`` runs as it is; modules under it, and its own ``forward`` below its hooks, are compiled by themselves
+
+What cannot be captured deeper inside breaks the piece that it is in, and so on inwards: eager's order is kept, and
+every hook is called by torch itself.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from types import FunctionType, MethodType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.ir.opened_objects import PLAIN_TYPES
+from precast.tracing.session import in_tracing_session
+from precast.tracing.trusted_code import is_trusted
+
+_ROUTE = "_compiled_call_impl"
+"""Where torch looks for something to call in place of a module."""
+
+
+class Pieces:
+    """The compiled parts of one function, made by ``compile_piece`` when first called."""
+
+    def __init__(self, function: Callable[..., Any], compile_piece: Callable[[Callable[..., Any]], Any]) -> None:
+        self._function = function
+        self._compile_piece = compile_piece
+        self._compiled: MutableMapping[torch.nn.Module, Any] = WeakKeyDictionary()
+        self._forwards: MutableMapping[torch.nn.Module, Any] = WeakKeyDictionary()
+        self._lock = threading.RLock()
+        self._running = _Running()
+
+    def run(
+        self, args: Sequence[Any], kwargs: dict[str, Any], modules: Sequence[torch.nn.Module], *, below_hooks: bool
+    ) -> Any:
+        """Call the function, which calls ``modules``; with ``below_hooks``, all of it but its hooks is a piece."""
+        with self._routed(modules):
+            if below_hooks and isinstance(self._function, torch.nn.Module):
+                return self._run_hooks(self._function, args, kwargs)
+            return self._function(*args, **kwargs)
+
+    def compiled(self) -> list[Any]:
+        """All that was compiled so far."""
+        return [*self._compiled.values(), *self._forwards.values()]
+
+    def _run_hooks(self, module: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        own, thread = vars(module), threading.get_ident()
+        with self._lock:
+            before = own.get("forward")
+            if isinstance(before, _Exchanged):
+                # Another thread is between the hooks of this module.
+                return module(*args, **kwargs)
+            own["forward"] = exchanged = _Exchanged()
+
+        def restore() -> None:
+            with self._lock:
+                if own.get("forward") is exchanged:
+                    if before is None:
+                        del own["forward"]
+                    else:
+                        own["forward"] = before
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:
+                return (before or MethodType(type(module).forward, module))(*args, **kwargs)
+            # The piece is traced, and found again, with the module as it is.
+            restore()
+            return self._piece(self._forwards, module, forward_of)(*args, **kwargs)
+
+        exchanged.call = forward
+        try:
+            return module(*args, **kwargs)
+        finally:
+            restore()
+
+    def _piece(
+        self,
+        pieces: MutableMapping[torch.nn.Module, Any],
+        module: torch.nn.Module,
+        function_of: Callable[[torch.nn.Module], Callable[..., Any]],
+    ) -> Any:
+        with self._lock:
+            piece = pieces.get(module)
+            if piece is None:
+                piece = pieces[module] = self._compile_piece(function_of(module))
+            return piece
+
+    @contextmanager
+    def _routed(self, modules: Sequence[torch.nn.Module]) -> Iterator[None]:
+        """While active, calls of the modules, on this thread, call their pieces."""
+        owner = getattr(self._function, "__self__", self._function)
+        thread, mine = threading.get_ident(), []
+        with self._lock:
+            for module in modules:
+                if module is not owner and vars(module).get(_ROUTE) is None and _is_worth_it(module):
+                    vars(module)[_ROUTE] = self._route(module, thread)
+                    mine.append(module)
+        try:
+            yield
+        finally:
+            for module in mine:
+                vars(module).pop(_ROUTE, None)
+
+    def _route(self, module: torch.nn.Module, thread: int) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            running = self._running.modules
+            is_elsewhere = threading.get_ident() != thread or in_tracing_session() or id(module) in running
+            if is_elsewhere or not _are_plain(args, kwargs):
+                return module._call_impl(*args, **kwargs)
+            running.add(id(module))
+            try:
+                return self._piece(self._compiled, module, lambda each: each)(*args, **kwargs)
+            finally:
+                running.discard(id(module))
+
+        return call
+
+
+class _Running(threading.local):
+    """The modules whose pieces are being called: what these run of themselves is not to call the piece again."""
+
+    def __init__(self) -> None:
+        self.modules: set[int] = set()
+
+
+class _Exchanged:
+    """Stands for the ``forward`` of a module while its hooks run."""
+
+    call: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)
+
+
+def forward_of(module: torch.nn.Module) -> Callable[..., Any]:
+    """The forward of a module, whatever it is when called, with the module found by those who look for its state."""
+
+    def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    found = getattr(module.forward, "__func__", None)
+    if isinstance(found, FunctionType):
+        forward.__dict__["__wrapped__"] = found
+    return MethodType(forward, module)
+
+
+def _is_worth_it(module: torch.nn.Module) -> bool:
+    """Whether a module may hold more than an operator: torch's own ones without children do not."""
+    if isinstance(module, torch.jit.ScriptModule) or "_precast_original" in vars(module):
+        return False
+    return bool(module._modules) or not is_trusted(type(module).__module__)
+
+
+def _are_plain(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether all arguments are what pieces can take: tensors and plain values."""
+    return all(isinstance(leaf, (torch.Tensor, *PLAIN_TYPES)) for leaf in pytree.tree_leaves((tuple(args), kwargs)))
