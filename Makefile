@@ -69,6 +69,7 @@ fuzz-files: compiler $(READY) ## hostile files and arrays (long): FILES=100000 A
 	@$(HOSTILE) --sanitized
 	$(call say,operators that files may call)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.export.operator_attacks 150 $(or $(SEED),0)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.export.made_up_calls 150 $(or $(SEED),0) $(WORKERS)
 
 .PHONY: fuzz
 fuzz: compiler $(READY) ## random programs against eager: SECONDS=300 SEED= FUZZ="--sanitize"

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from precast.ops.checked_calls import checked, is_checked
-from precast.ops.operators_in_files import may_be_called_by_files
+from precast.ops.operators_in_files import is_of_numbers_alone, may_be_called_by_files
 
 _PAGE = mmap.PAGESIZE
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -47,6 +47,11 @@ def guarded(tensor: torch.Tensor) -> torch.Tensor:
     made = torch.frombuffer(view, dtype=torch.uint8)
     made.copy_(plain.reshape(-1).view(torch.uint8))
     return made.view(plain.dtype).reshape(plain.shape)
+
+
+def released() -> None:
+    """Let go of the memory of all guarded copies."""
+    _KEPT.clear()
 
 
 class Recorder(TorchDispatchMode):
@@ -154,7 +159,7 @@ def attack(calls: list[Call], run: Callable[..., Any], *, times: int, seed: int)
         except Exception:  # noqa: BLE001
             continue
         finally:
-            _KEPT.clear()
+            released()
 
 
 def in_child(work: Callable[[], None], *, seconds: int, gigabytes: int) -> int:
@@ -183,7 +188,8 @@ def reaching_outside(
 
 def is_allowed(operator: Any) -> bool:
     namespace, name = operator._schema.name.split("::")
-    return may_be_called_by_files(namespace, name) and not operator._schema.is_mutable
+    is_on_list = may_be_called_by_files(namespace, name) and not is_of_numbers_alone(operator)
+    return is_on_list and not operator._schema.is_mutable
 
 
 def as_from_a_file(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,8 +2,12 @@
 
 import io
 import json
+import re
 import signal
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,12 +15,15 @@ from torch import fx
 
 from precast.errors import ArtifactError, ExportError, InputValueError
 from precast.export import export, load, save
-from precast.ops.checked_calls import RULES, checked, is_checked, with_checked_calls
+from precast.ops.checked_calls import checked, is_checked, with_checked_calls
+from precast.ops.fitting_arguments import RULES
 from precast.ops.operators_in_files import may_be_called_by_files
+from tests.export import made_up_calls
 from tests.export.damage import members_of, with_program
 from tests.export.operator_attacks import as_from_a_file, attack, in_child, main, recorded_calls
 
 aten = torch.ops.aten
+_LIBRARY = re.compile(r"""(?:Library\(\s*|custom_op\(\s*f?|define\(\s*)["'](\w+)(?:::|["'])""")
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +59,59 @@ def test_no_operator_that_files_may_call_reaches_outside():
     assert main(times=150, seed=2) == 0
 
 
+def test_some_made_up_calls_do_not_reach_outside():
+    assert list(made_up_calls.reaching_outside(made_up_calls.operators()[7::29], times=5, seed=3)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_made_up_calls_do_not_reach_outside():
+    assert subprocess.call([sys.executable, "-m", "tests.export.made_up_calls", "30", "4", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [
+        (aten._native_batch_norm_legit.no_stats, (None, None, False, 0.1, 1e-5)),
+        (aten.native_batch_norm.default, (None, None, None, None, False, 0.1, 1e-5)),
+        (aten._batch_norm_no_update.default, (None, None, None, None, 0.1, 1e-5)),
+        (aten.unfold_backward.default, ([2, 2], 1, 2, 1)),
+        (aten._weight_norm.default, (torch.ones(1, 1),)),
+        (aten._weight_norm_interface.default, (torch.ones(2, 1), 2)),
+        (aten.unfold_backward.default, ([], 0, 3, 1)),
+        (aten._unsafe_masked_index.default, (torch.ones(1, dtype=torch.bool), [torch.zeros(1).long()] * 3, 0.0)),
+    ],
+)
+def test_statistics_that_are_missing_and_windows_or_indices_that_do_not_fit_are_refused(operator, arguments):
+    with pytest.raises(InputValueError, match="do not fit together"):
+        checked(operator)(torch.ones(2, 3), *arguments)
+
+
+def test_gradients_of_windows_pass_the_checks():
+    for x in (torch.tensor(2.0), torch.ones(5), torch.ones(2, 7)):
+        windows = x.unfold(-1, 1, 2)
+        grad = checked(aten.unfold_backward.default)(torch.ones_like(windows), list(x.shape), -1, 1, 2)
+        assert grad.shape == x.shape
+        assert grad.sum() == windows.numel()
+
+
 def test_every_rule_is_about_an_operator_that_files_may_call():
     assert [name for name in RULES if not may_be_called_by_files("aten", name)] == []
+
+
+def test_torchs_own_namespaces_are_refused_but_those_of_the_list():
+    """Of those that are registered now, and of those that some module of torch would register."""
+    loaded = {schema.name.partition("::")[0] for schema in torch._C._jit_get_all_schemas()}
+    sources = [path.read_text(encoding="utf-8") for path in Path(torch.__file__).parent.rglob("*.py")]
+    written = {name for text in sources for name in _LIBRARY.findall(text) if not name.startswith(("my", "__"))}
+    # Examples in docstrings, and the operators of tests, have namespaces of their own.
+    own = {name for name in loaded | written if not name.startswith(("my", "test", "tests", "precast"))} - {"_"}
+    assert {"c10d", "fsdp", "quantized_decomposed"} <= own
+    assert sorted(name for name in own if may_be_called_by_files(name, "x")) == [
+        "prims",
+        "quantized_decomposed",
+        "torch_nn",
+    ]
 
 
 def test_indices_of_pixels_that_are_not_there_are_refused_when_they_are_used():
@@ -102,6 +160,8 @@ REFUSED = [
     "aten.to_sparse.default", "aten._cudnn_rnn.default", "mkldnn._linear_pointwise.default", "prim.device.default",
     "inductor.resize_storage_bytes_.default", "aten._nested_view_from_buffer.default",
     "profiler._record_function_enter.default", "aten._embedding_bag_sparse_backward.default",
+    "_c10d_functional.wait_tensor.default", "rngprims.philox_rand.default", "aten._stack.default",
+    "aten.remainder.int", "aten.slice.t", "aten.split.str",
 ]  # fmt: skip
 
 

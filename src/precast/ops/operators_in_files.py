@@ -6,6 +6,8 @@ them with arguments that lie; those that do not look are looked at by ``checked_
 others registered in this process are theirs to check: whoever imports a library of them allows files to call it.
 """
 
+from typing import Any
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -13,12 +15,17 @@ def _words(text: str) -> frozenset[str]:
 
 _REFUSED_NAMESPACES = _words(
     """
-    prim debugprims inductor inductor_prims profiler onnx static_runtime c10d _test quantization symm_mem _dtensor
-    _quantized quantized sparse mkldnn onednn mkldnn_prepacked prepacked xnnpack metal metal_prepack vulkan
-    vulkan_prepack _native export debug_mode_ops mkl cuda cudnn triton_kernels
+    prim debugprims rngprims inductor inductor_prims _inductor_debug _inductor_test profiler onnx onnx_symbolic
+    static_runtime c10d c10d_functional _c10d_functional _c10d_functional_autograd symm_mem _dtensor device_mesh fsdp
+    pippy bucketing cplib streams _test _torch_testing quantization _quantized quantized ao sparse semi_structured
+    mkldnn onednn mkldnn_prepacked prepacked xnnpack metal metal_prepack vulkan vulkan_prepack mkl cuda cudnn triton
+    triton_kernels torch_attn flex_lib _native export debug_mode_ops
     """
 )
-"""Torch's own besides ``aten`` and ``prims``: backends, and what is no part of a program."""
+"""Torch's own besides ``aten`` and ``prims``: backends, other processes, and what is no part of a program.
+
+``quantized_decomposed`` and ``torch_nn`` are none of them: theirs are written in Python, over operators of ``aten``.
+"""
 
 _ATEN = _words(
     """
@@ -49,7 +56,7 @@ _ATEN = _words(
     _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_efficient_attention
     _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention
     _scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu
-    _scaled_dot_product_flash_attention_for_cpu_backward _shape_as_tensor _softmax _softmax_backward_data _stack
+    _scaled_dot_product_flash_attention_for_cpu_backward _shape_as_tensor _softmax _softmax_backward_data
     _standard_gamma _standard_gamma_grad _to_copy _to_cpu _trilinear _unique _unique2 _unsafe_index
     _unsafe_index_put _unsafe_masked_index _unsafe_masked_index_put_accumulate _unsafe_view _upsample_bicubic2d_aa
     _upsample_bicubic2d_aa_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward
@@ -155,3 +162,10 @@ _ATEN = _words(
 def may_be_called_by_files(namespace: str, name: str) -> bool:
     """Whether a file may call operators of that name, whichever overload."""
     return name in _ATEN if namespace == "aten" else namespace not in _REFUSED_NAMESPACES
+
+
+def is_of_numbers_alone(operator: Any) -> bool:
+    """Whether an operator of torch computes numbers, texts or lists from such: TorchScript's, which divide by any 0."""
+    schema = operator._schema
+    types = [str(each.type) for each in (*schema.arguments, *schema.returns)]
+    return schema.name.startswith("aten::") and bool(schema.returns) and not any("Tensor" in each for each in types)

@@ -12,7 +12,7 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from precast.artifact.schema import damaged
 from precast.errors import ArtifactError, ExportError
 from precast.export.verifier import ALLOWED_HIGHER_ORDER
-from precast.ops.operators_in_files import may_be_called_by_files
+from precast.ops.operators_in_files import is_of_numbers_alone, may_be_called_by_files
 
 _OPERATOR = re.compile(r"([A-Za-z_]\w*)\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)")
 _PLAIN_NAMES = {
@@ -34,7 +34,7 @@ def target_to_json(target: Any) -> str:
     """``aten.add.Tensor``, ``higher_order.cond``, or the name of a plain function."""
     if isinstance(target, torch._ops.OpOverload):
         namespace, name = target._schema.name.split("::")
-        if not may_be_called_by_files(namespace, name):
+        if not may_be_called_by_files(namespace, name) or is_of_numbers_alone(target):
             raise ExportError(
                 f"A program that calls {target} cannot be saved.",
                 why="files may call operators that are known to check their arguments, and this one is not",
@@ -73,4 +73,6 @@ def target_from_json(name: str) -> Callable[..., Any]:
         ) from problem
     if not isinstance(operator_found, torch._ops.OpOverload):
         raise damaged(f"the program calls {name!r}", "that is no operator")
+    if is_of_numbers_alone(operator_found):
+        raise damaged(f"the program calls {name!r}", "it might reach beyond the program's own tensors")
     return operator_found
