@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ class CompiledModule(torch.nn.Module):
         self.__dict__["_compiled"] = compile_function(original)
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        self.__dict__["_is_called"] = True
         if "forward" in self.__dict__:
             # Someone has wrapped it: the hooks run around the wrapper.
             return super()._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
@@ -44,6 +46,7 @@ class CompiledModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         own = self.__dict__
+        own["_is_called"] = True
         if not has_hooks(self.original_module):
             return own["_compiled"](*args, **kwargs)
         if "_compiled_forward" not in own:
@@ -104,6 +107,26 @@ def compile_module(original: torch.nn.Module, compile_function: CompileFunction)
     # That of a method, whose first argument is not seen.
     forward.__dict__["__wrapped__"] = getattr(original.forward, "__func__", lambda self, *args, **kwargs: None)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "forward": forward}
+    if callable(step := getattr(kind, "training_step", None)):
+        names["training_step"] = _told_if_uncompiled(step)
     compiled_kind = type(kind.__name__, (CompiledModule, kind), names)
     made: CompiledModule = compiled_kind(original, compile_function)
     return made
+
+
+def _told_if_uncompiled(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The step of a training loop that calls a method of the module, with a warning if it goes past the module."""
+
+    @functools.wraps(step)
+    def training_step(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+        result = step(self, *args, **kwargs)
+        if not self.__dict__.get("_is_called"):
+            self.__dict__["_is_called"] = True
+            warnings.warn(
+                f"{step.__name__} of {type(self).__name__} runs uncompiled: it calls parts of the module, and what is "
+                "compiled is the module itself. Call self(x) in it, or compile the parts that it calls.",
+                stacklevel=2,
+            )
+        return result
+
+    return training_step

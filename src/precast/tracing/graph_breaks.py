@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import torch
 from torch.nn.modules import module as module_hooks
+from torch.nn.parallel import DistributedDataParallel
 
 from precast.tracing.hook_effects import hook_effect
 
@@ -75,7 +76,11 @@ def breaks_at_hooks() -> Iterator[None]:
     register: Callable[..., Any] = torch.Tensor.register_hook
 
     def call_checked(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != thread or not has_hooks(module):
+        if threading.get_ident() != thread:
+            return call(module, *args, **kwargs)
+        if isinstance(module, DistributedDataParallel):
+            raise GraphBreak(f"{_name(module)} exchanges gradients by hooks of its own")
+        if not has_hooks(module):
             return call(module, *args, **kwargs)
         if (reason := _uncapturable(module)) is not None:
             raise GraphBreak(f"a hook of {_name(module)} cannot be captured: {reason}", module)
