@@ -15,6 +15,7 @@ from precast.autograd.boundary import FlatCall
 from precast.autograd.call_key import static_key
 from precast.autograd.state_guards import StateGuards
 from precast.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
+from precast.ir.gradient_inputs import NO_GRADIENTS, GradientInputs
 
 if TYPE_CHECKING:
     from precast.autograd.boundary.duplicate_inputs import DuplicatePlan
@@ -71,6 +72,7 @@ class CompiledVariant:
     overlap: Overlap
     outputs: "OutputPlan"
     guards: StateGuards | None = None
+    gradients: GradientInputs = NO_GRADIENTS
 
     def fits(self, values: Sequence[Any]) -> bool:
         """Whether a call whose key fits already has sizes, captured tensors, overlaps and state as compiled for."""
@@ -78,16 +80,28 @@ class CompiledVariant:
 
     def fits_inputs(self, values: Sequence[Any]) -> bool:
         """The same of its tensors only, whatever Python's state is."""
-        if self.captured and static_key([read() for read in self.captured]) != self.captured_key:
+        if self.captured_key and self.read_captured(values) != self.captured_key:
             return False
         if self.sizes is not None and not self.sizes(values):
             return False
         overlap = self.overlap
         return not overlap.written or Overlap.of(self.inputs(values), overlap.written, overlap.parts) == overlap
 
+    def read_captured(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """What a variant assumes of tensors beside the values."""
+        tensors = self._tensors(values)
+        start = self.state_count
+        captured = tensors[start : start + len(self.captured)]
+        return static_key([*captured, *self.gradients.read(tensors)])
+
     def inputs(self, values: Sequence[Any]) -> Sequence[Any]:
-        if not self.captured and len(self.places) == len(values):
+        if not self.captured_key and len(self.places) == len(values):
             return values
+        tensors = self._tensors(values)
+        return [*tensors, *(each for each in self.gradients.read(tensors) if each is not None)]
+
+    def _tensors(self, values: Sequence[Any]) -> list[Any]:
+        """The tensors among the values, and the captured ones, without their gradients."""
         tensors = [values[place] for place in self.places]
         if self.captured:
             tensors[self.state_count : self.state_count] = [read() for read in self.captured]
@@ -95,7 +109,9 @@ class CompiledVariant:
 
     def run(self, values: Sequence[Any], arguments: Any = ()) -> Any:
         """The results of a call; ``arguments`` are what the values were taken from."""
-        return self.outputs.assemble(self.call(self.inputs(values)), arguments)
+        inputs = self.inputs(values)
+        owners = [inputs[number] for number in self.outputs.gradient_owners]
+        return self.outputs.assemble(self.call(inputs), arguments, owners)
 
 
 @dataclass(frozen=True)
@@ -123,8 +139,8 @@ class OutputPlan:
     """How flat tensor results become what the user's function returns; filled while it is traced.
 
     ``build``, if given, makes the containers in place of the ``tree``. With ``has_changes``, results are a pair: what
-    is returned, and what containers of the arguments hold afterwards. ``writes`` say where in Python's state the last
-    results are put.
+    is returned, and what containers of the arguments hold afterwards. ``writes`` say where in Python's state the next
+    results are put, and the last ones are what ``.grad`` of the inputs ``gradient_owners`` becomes.
     """
 
     constants: dict[int, Any] | None = None
@@ -134,6 +150,7 @@ class OutputPlan:
     has_changes: bool = False
     refers_to_arguments: bool = False
     writes: "Writes | None" = None
+    gradient_owners: tuple[int, ...] = ()
 
     def split(
         self,
@@ -142,16 +159,18 @@ class OutputPlan:
         *,
         has_changes: bool = False,
         writes: "Writes | None" = None,
+        gradient_owners: tuple[int, ...] = (),
     ) -> list[Any]:
         """Note the plain values among the outputs, and give the others."""
         kept = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
         self.constants = {i: output for i, output in enumerate(outputs) if not isinstance(output, kept)}
-        self.tree, self.has_changes, self.writes = tree, has_changes, writes
+        self.tree, self.has_changes, self.writes, self.gradient_owners = tree, has_changes, writes, gradient_owners
         self.refers_to_arguments = any(isinstance(value, ArgumentContainer) for value in self.constants.values())
-        self.is_single = tree.is_leaf() and not self.constants and not writes
+        self.is_single = tree.is_leaf() and not self.constants and not writes and not gradient_owners
         return [output for output in outputs if isinstance(output, kept)]
 
-    def assemble(self, results: Sequence[Any], arguments: Any = ()) -> Any:
+    def assemble(self, results: Sequence[Any], arguments: Any = (), owners: Sequence[Any] = ()) -> Any:
+        """What the function returns. ``arguments`` are those of the call, ``owners`` its inputs that get gradients."""
         if self.is_single:
             return results[0]
         outputs = list(results)
@@ -161,6 +180,10 @@ class OutputPlan:
         for position, constant in self.constants.items():
             is_container = isinstance(constant, ArgumentContainer)
             outputs.insert(position, containers[constant.number] if is_container else constant)
+        if owners:
+            for owner, gradient in zip(owners, outputs[-len(owners) :], strict=True):
+                owner.grad = gradient
+            del outputs[-len(owners) :]
         if self.writes:
             start = len(outputs) - self.writes.count
             self.writes.put(outputs[start:])

@@ -36,10 +36,16 @@ class StateGuards:
             for place, value in zip(state.places, state.values, strict=True)
             if (id(place.holder), place.key) not in known
         ]
-        plain = [(place, value) for place, value in pairs if not isinstance(value, torch.Tensor)]
-        self._items = _Family([pair for pair in plain if not pair[0].is_attribute], getitem)
+        keys = set(map(id, _tensor_keys(state)))
+        pinned = [pair for pair in pairs if isinstance(pair[1], torch.Tensor) and id(pair[1]) in keys]
+        plain = [pair for pair in pairs if not isinstance(pair[1], torch.Tensor)] + pinned
+        items = [pair for pair in plain if not pair[0].is_attribute]
+        self._items = _Family([pair for pair in items if not pair[0].makes_up_values], getitem)
+        self._defaults = _Family([pair for pair in items if pair[0].makes_up_values], dict.get)
         self._attributes = _Family([pair for pair in plain if pair[0].is_attribute], getattr)
-        self._tensors = [place for place, value in pairs if isinstance(value, torch.Tensor)]
+        self._tensors = [
+            (place, id(value)) for place, value in pairs if isinstance(value, torch.Tensor) and id(value) not in keys
+        ]
         self._tied = list(_tied_places(state))
         self._empty_paths, self._empty = [path for path, _ in state.empty], [held for _, held in state.empty]
         self._object_paths, self._objects = [path for path, _ in state.objects], [each for _, each in state.objects]
@@ -51,9 +57,16 @@ class StateGuards:
         self._has_rarities = bool(self._tensors or self._tied or self._watched)
         self._kept = state.kept
 
+    @property
+    def _families(self) -> "tuple[_Family, ...]":
+        return self._items, self._attributes, self._defaults
+
+    def _pairs(self) -> list[tuple[Place, Any]]:
+        return [pair for family in self._families for pair in family.pairs()]
+
     def __len__(self) -> int:
-        families = (self._items.places, self._attributes.places, self._holders, self._objects, self._empty)
-        return sum(map(len, families)) + len(self._watched)
+        plain = sum(len(family.places) for family in self._families)
+        return plain + sum(map(len, (self._holders, self._objects, self._empty, self._watched)))
 
     def hold(self) -> bool:
         """Whether everything is as it was when the program was traced."""
@@ -61,6 +74,7 @@ class StateGuards:
             if (
                 self._items.are_same()
                 and self._attributes.are_same()
+                and self._defaults.are_same()
                 and not any(self._empty)
                 and list(map(len, self._holders)) == self._lengths
                 and list(map(type, self._objects)) == self._types
@@ -72,8 +86,8 @@ class StateGuards:
 
     def changes(self) -> Iterator[str]:
         """What is not as it was, in words."""
-        yield from self._items.changes()
-        yield from self._attributes.changes()
+        for family in self._families:
+            yield from family.changes()
         yield from (f"{path} was empty" for path, held in zip(self._empty_paths, self._empty, strict=True) if held)
         for path, value, kind in zip(self._object_paths, self._objects, self._types, strict=True):
             if type(value) is not kind:
@@ -82,14 +96,21 @@ class StateGuards:
             yield from self._grown(position, sized)
         yield from self._rare_changes()
 
+    def pin(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Expect these very tensors where they are: the program writes something under them."""
+        known = {id(tensor): tensor for tensor in tensors}
+        for place, identity in self._tensors:
+            if identity in known:
+                family = self._attributes if place.is_attribute else self._items
+                family.add(place, known[identity])
+
     def changed_numbers(self) -> list[Place]:
         """The places in which another number is now."""
-        pairs = (*self._items.pairs(), *self._attributes.pairs())
-        changed = [(place, before, now) for place, before in pairs if (now := _read(place)) is not before]
+        changed = [(place, before, now) for place, before in self._pairs() if (now := _read(place)) is not before]
         return [place for place, before, now in changed if is_number(before) and is_number(now) and before != now]
 
     def _rare_changes(self) -> Iterator[str]:
-        for place in self._tensors:
+        for place, _ in self._tensors:
             if not isinstance(now := _read(place), torch.Tensor):
                 yield f"{place.path} was a tensor, is {_told(now)}"
         for first, other in self._tied:
@@ -112,7 +133,7 @@ class StateGuards:
                 held.clear()
             for position, sized in enumerate(self._sized):
                 _shrink(sized, self._keys[position], stack)
-            for place, before in (*self._items.pairs(), *self._attributes.pairs()):
+            for place, before in self._pairs():
                 if (now := _read(place)) is not before:
                     place.write(before)
                     if now is not _ABSENT:
@@ -128,7 +149,7 @@ class StateGuards:
     def words(self) -> Iterator[str]:
         """All assumptions about plain values, in words, and how many others there are."""
         told = 0
-        for place, value in (*self._items.pairs(), *self._attributes.pairs()):
+        for place, value in self._pairs():
             if value is None or type(value) in _TOLD:
                 told += 1
                 yield f"{place.path} is {_told(value)}"
@@ -158,6 +179,12 @@ class _Family:
         self._holders, self._keys = [place.holder for place in self.places], [place.key for place in self.places]
         self._expected, self._read = [value for _, value in pairs], read
 
+    def add(self, place: Place, value: Any) -> None:
+        self.places.append(place)
+        self._holders.append(place.holder)
+        self._keys.append(place.key)
+        self._expected.append(value)
+
     def are_same(self) -> bool:
         return all(map(is_, map(self._read, self._holders, self._keys), self._expected))
 
@@ -172,7 +199,9 @@ class _Family:
             if is_same(before, now):
                 self._expected[position] = now
             else:
-                yield f"{place.path} was {_told(before)}, is {_told(now)}"
+                is_replaced = isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor)
+                change = "is another tensor" if is_replaced else f"was {_told(before)}, is {_told(now)}"
+                yield f"{place.path} {change}"
 
 
 def _read(place: Place) -> Any:
@@ -199,6 +228,13 @@ def _shrink(sized: Sized, before: frozenset[Any] | int, stack: ExitStack) -> Non
     elif isinstance(sized.holder, dict):
         for key in frozenset(filter(sized.may_read, sized.holder)) - before:
             stack.callback(sized.holder.__setitem__, key, sized.holder.pop(key))
+
+
+def _tensor_keys(state: ReachableState) -> Iterator[torch.Tensor]:
+    """Tensors under which a dict holds something: others in their place would be other keys."""
+    for sized in state.sized:
+        if isinstance(sized.holder, dict):
+            yield from (key for key in sized.holder if isinstance(key, torch.Tensor))
 
 
 def _tied_places(state: ReachableState) -> Iterator[tuple[Place, Place]]:

@@ -43,10 +43,7 @@ def trace_joint(
 ) -> TracedGraph:
     """``primals_1…n, tangents_1…m -> (updated inputs, outputs, bases, gradients)`` as one functional graph."""
     with fakes.mode:
-        primals = [
-            value.detach().requires_grad_(fact.requires_grad) if isinstance(value, torch.Tensor) else value
-            for value, fact in zip(inputs, facts.inputs, strict=True)
-        ]
+        primals = fresh_copies(inputs)
         tangents = tangents_for(facts)
     return _trace_plain(
         joint(function, facts), primals, tangents, fakes, decompositions=decompositions, module_names=module_names

@@ -28,6 +28,7 @@ from precast.capture.reachable_state import reachable_state
 from precast.capture.reads import Reads
 from precast.functionalize import analyze
 from precast.ir.boundary import BoundaryFacts
+from precast.ir.gradient_inputs import GradientInputs
 from precast.tracing.executed_code import code_being_noted
 from precast.tracing.fake_inputs import FakeInputs
 from precast.tracing.flat_function import FlatFunction
@@ -38,7 +39,8 @@ from precast.tracing.session import tracing_session
 class AnalyzedCall:
     """One call, ready to be traced: a flat function over its tensors, and what that does at its border.
 
-    ``places`` are the positions of ``tensors`` among the state, the captured tensors and the leaves of the call.
+    ``places`` are the positions of ``tensors`` among the state, the captured tensors, the leaves of the call, and the
+    gradients of those; ``gradients`` says which of the tensors these are of.
     """
 
     prepared: PreparedCall
@@ -50,6 +52,7 @@ class AnalyzedCall:
     outputs: OutputPlan
     guards: StateGuards
     impure_reads: tuple[str, ...]
+    gradients: GradientInputs
 
     @property
     def fakes(self) -> list[Any]:
@@ -66,7 +69,9 @@ def analyze_call(
 ) -> AnalyzedCall:
     """Find out all that a trace needs to know. Must run inside a ``tracing_session``."""
     prepared = prepare(function, args, kwargs, size_roots=roots, keeps_writes=True, numbers=numbers)
-    values = [*(item.tensor for item in prepared.state), *prepared.call.leaves]
+    given = [*(item.tensor for item in prepared.state), *prepared.call.leaves]
+    gradients = prepared.gradients.read(given)
+    values = [*given, *(each for each in gradients if each is not None)]
     places = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
     outputs = OutputPlan()
     state = reachable_state(function, Reads.of(code_being_noted()))
@@ -77,6 +82,8 @@ def analyze_call(
     )
     with prepared.fakes.unrecorded(), noted_impurities(suspects(code_being_noted())) as impure_reads:
         facts = analyze(flat, [prepared.fake_inputs[place] for place in places], prepared.fakes.mode)
+    if outputs.writes is not None:
+        guards.pin(outputs.writes.tensor_keys)
     return AnalyzedCall(
         prepared=prepared,
         flat=flat,
@@ -87,6 +94,7 @@ def analyze_call(
         outputs=outputs,
         guards=guards,
         impure_reads=tuple(dict.fromkeys(impure_reads)),
+        gradients=replace(prepared.gradients, owners=tuple(map(places.index, prepared.gradients.owners))),
     )
 
 
@@ -113,14 +121,15 @@ def compile_call(
         )
     variant = CompiledVariant(
         call=call,
-        places=_places_without_captured(analyzed.places, len(slots), len(analyzed.captured)),
+        places=_places_of_values(prepared, analyzed.places, len(slots)),
         state_count=len(slots),
         captured=analyzed.captured,
-        captured_key=static_key([read() for read in analyzed.captured]),
+        captured_key=static_key([*(read() for read in analyzed.captured), *analyzed.gradients.read(analyzed.tensors)]),
         sizes=size_check(prepared.fakes.sizes(), _expected_sizes(prepared, len(slots), roots)) if roots else None,
         overlap=overlap,
         outputs=analyzed.outputs,
         guards=analyzed.guards,
+        gradients=analyzed.gradients,
     )
     return variant, parts
 
@@ -138,18 +147,29 @@ def _over_tensors(
     It may run again much later, for gradients of gradients: it holds no tensor of the call, reads ``state`` anew, and
     finds what it read of Python's state as it was.
     """
-    template, tree = list(prepared.fake_inputs), prepared.call.tree
+    template, tree, gradients = list(prepared.fake_inputs), prepared.call.tree, prepared.gradients
     places = [i for i, value in enumerate(template) if isinstance(value, torch.Tensor)]
 
     def run(*tensors: Any) -> list[Any]:
         inputs = list(template)
         for place, tensor in zip(places, tensors, strict=True):
             inputs[place] = tensor
-        flat = FlatCallable(function, state(), tree, returns_changes=True, returns_writes=True, numbers=numbers)
+        flat = FlatCallable(
+            function,
+            state(),
+            tree,
+            returns_changes=True,
+            returns_writes=True,
+            numbers=numbers,
+            gradients=gradients,
+        )
         with guards.assumed():
             results = flat(*inputs)
         assert flat.out_tree is not None, "the function has run"
-        return outputs.split(results, flat.out_tree, has_changes=flat.has_changes, writes=flat.writes)
+        owners = tuple(map(places.index, flat.gradient_owners))
+        return outputs.split(
+            results, flat.out_tree, has_changes=flat.has_changes, writes=flat.writes, gradient_owners=owners
+        )
 
     return run
 
@@ -182,10 +202,12 @@ def _compile_overlapping(
     return plan.call(call), None
 
 
-def _places_without_captured(places: Sequence[int], state_count: int, captured_count: int) -> tuple[int, ...]:
+def _places_of_values(prepared: PreparedCall, places: Sequence[int], state_count: int) -> tuple[int, ...]:
     """Where the tensors are among a call's values, which hold the module state and the leaves only."""
+    state_end = len(prepared.state)
+    leaves_end = state_end + len(prepared.call.leaves)
     before = [place for place in places if place < state_count]
-    after = [place - captured_count for place in places if place >= state_count + captured_count]
+    after = [place - state_end + state_count for place in places if state_end <= place < leaves_end]
     return (*before, *after)
 
 

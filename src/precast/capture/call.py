@@ -101,12 +101,20 @@ def _check_arguments(function: Callable[..., Any], args: Any, kwargs: Any) -> tu
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
+        if _takes_anything(target):
+            # A wrapper that adds arguments of its own, and tells the signature of what it wraps.
+            return args, kwargs
         raise InputTypeError(
             "The example arguments do not fit the function's signature.",
             why=f"{error}; the signature is {signature}",
             fix="Give every required argument, and no other.",
         ) from None
     return args, kwargs
+
+
+def _takes_anything(function: Callable[..., Any]) -> bool:
+    kinds = {each.kind for each in inspect.signature(function, follow_wrapped=False).parameters.values()}
+    return kinds >= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
 def _check_leaf(leaf: Any, path: str) -> None:

@@ -26,14 +26,17 @@ from precast.capture.dynamic_shapes import (
 from precast.capture.failures import explained_failures
 from precast.capture.module_state import StateTensor, constant_names, module_names, module_state, root_modules
 from precast.capture.number_inputs import NumberInputs, as_input
+from precast.capture.optimizer_steps import steps_as_numbers
 from precast.capture.python_state import watched_python_state
 from precast.capture.state_snapshot import Writes
-from precast.errors import InputTypeError, StateMutationError
+from precast.errors import CaptureError, InputTypeError, StateMutationError
+from precast.ir.gradient_inputs import NO_GRADIENTS, GradientInputs
 from precast.ir.opened_objects import PLAIN_TYPES, opened
 from precast.ir.signature import InputKind
 from precast.tracing.captured_tensors import CapturedTensors
 from precast.tracing.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
 from precast.tracing.fake_mode import dispatch_for
+from precast.tracing.gradient_search import GradientSearch, gradient_inputs
 from precast.tracing.graph_breaks import breaks_at_hooks
 from precast.tracing.provenance import innermost_users_line, run_users_code
 
@@ -46,7 +49,8 @@ class FlatCallable:
     Tensors of the state are exchanged for the given inputs wherever the program meets them. The tree of the results
     is known after the first run, in ``out_tree``. With ``returns_changes``, containers of the arguments among the
     results are an ``ArgumentContainer``; where the program changed any (``has_changes``), results are a pair with
-    what these hold now. With ``returns_writes``, what it wrote elsewhere (``writes``) comes last.
+    what these hold now. With ``returns_writes``, what it wrote elsewhere (``writes``) follows. Last comes the new
+    ``.grad`` of inputs that got another one (``gradient_owners``).
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class FlatCallable:
         returns_changes: bool = False,
         returns_writes: bool = False,
         numbers: NumberInputs | None = None,
+        gradients: GradientInputs | None = None,
     ) -> None:
         self._function = function
         self._state = tuple(state)
@@ -65,20 +70,28 @@ class FlatCallable:
         self._returns_changes = returns_changes
         self._returns_writes = returns_writes
         self._numbers = numbers or NumberInputs()
+        self._gradients = gradients or NO_GRADIENTS
         self.out_tree: pytree.TreeSpec | None = None
         self.has_changes = False
         self.writes: Writes = Writes()
+        self.gradient_owners: tuple[int, ...] = ()
 
     def __call__(self, *flat: Any) -> list[Any]:
-        stand_ins = dict(zip(map(id, self._state), flat, strict=False))
-        return self._run(CapturedTensors(stand_ins), flat[len(self._state) :])
+        inputs, gradients = self._gradients.split(flat)
+        stand_ins = dict(zip(map(id, self._state), inputs, strict=False))
+        self._gradients.put(inputs, gradients)
+        outputs = self._run(CapturedTensors(stand_ins), inputs[len(self._state) :])
+        written = self._gradients.written(inputs, gradients)
+        self.gradient_owners = tuple(written)
+        return [*outputs, *written.values()]
 
     def discover(
-        self, flat: Sequence[Any], make_stand_in: Callable[[torch.Tensor], torch.Tensor]
+        self, flat: Sequence[Any], make_stand_in: Callable[[torch.Tensor], torch.Tensor], gradients: GradientSearch
     ) -> list[torch.Tensor]:
         """Run once to find the tensors that the program meets beyond its known state."""
-        captured = CapturedTensors(dict(zip(map(id, self._state), flat, strict=False)), make_stand_in)
+        captured = CapturedTensors(dict(zip(map(id, self._state), flat, strict=False)), make_stand_in, gradients)
         self._run(captured, flat[len(self._state) :])
+        gradients.finish()
         return captured.discovered
 
     def _run(self, captured: CapturedTensors, inputs: Sequence[Any]) -> list[Any]:
@@ -104,6 +117,7 @@ class FlatCallable:
             watched as writes,
             captured.exchanged(),
             averages_by_tensors(),
+            steps_as_numbers(),
             breaks_at_hooks(),
         ):
             result = run_users_code(self._function, *args, **kwargs)
@@ -134,6 +148,7 @@ class PreparedCall:
     fake_inputs: tuple[Any, ...]
     input_names: tuple[str, ...]
     module_names: Mapping[int, str]
+    gradients: GradientInputs = NO_GRADIENTS
 
 
 def prepare(
@@ -166,36 +181,93 @@ def prepare(
         fake_leaves = [_fake_leaf(fakes, leaf, dim) for leaf, dim in zip(call.leaves, dims, strict=True)]
     fake_state = [fakes.fake(item.tensor) for item in state]
 
-    fake_constants: list[torch.Tensor] = []
-
-    def make_stand_in(tensor: torch.Tensor) -> torch.Tensor:
-        fake_constants.append(fakes.fake(tensor))
-        (copy,) = fresh_copies(fake_constants[-1:])
-        assert isinstance(copy, torch.Tensor), "copies of tensors are tensors"
-        return copy
-
     first = FlatCallable(
         function, [item.tensor for item in state], call.tree, returns_writes=keeps_writes, numbers=numbers
     )
-    with fakes.mode, dispatch_for(fake_leaves), fakes.unrecorded():
-        # The run may resize or transpose its inputs: what is traced afterwards must find them as they were.
-        discovered = first.discover(fresh_copies([*fake_state, *fake_leaves]), make_stand_in)
+    tensors = [*(item.tensor for item in state), *call.leaves]
+    met = _discover(first, tensors, [*fake_state, *fake_leaves], fakes)
+    if not keeps_writes:
+        met.refuse_gradients()
     names = constant_names(roots, function)
     state += [
         StateTensor(names.get(id(tensor), f"lifted_tensor_{i}"), InputKind.CONSTANT_TENSOR, tensor)
-        for i, tensor in enumerate(discovered)
+        for i, tensor in enumerate(met.discovered)
     ]
-    flat = FlatCallable(function, [item.tensor for item in state], call.tree, numbers=numbers)
+    values = [*(item.tensor for item in state), *call.leaves]
+    gradients = gradient_inputs(met.gradients, values)
+    flat = FlatCallable(function, [item.tensor for item in state], call.tree, numbers=numbers, gradients=gradients)
+    inputs = (*fake_state, *met.stand_ins, *fake_leaves)
     state_names = [as_identifier(_PREFIXES[item.kind] + item.target) for item in state]
     return PreparedCall(
         flat=flat,
         call=call,
         state=tuple(state),
         fakes=fakes,
-        fake_inputs=(*fake_state, *fake_constants, *fake_leaves),
+        fake_inputs=(*inputs, *_fake_gradients(gradients, inputs, values, fakes)),
         input_names=tuple(unique_names([*state_names, *call.names])),
         module_names=module_names(roots),
+        gradients=gradients,
     )
+
+
+@dataclass(frozen=True)
+class _Met:
+    """What a program met on its first run: tensors beyond its known state, and whose ``.grad`` it uses."""
+
+    discovered: list[torch.Tensor]
+    stand_ins: list[torch.Tensor]
+    gradients: list[torch.Tensor]
+    line: str | None
+
+    def refuse_gradients(self) -> None:
+        """Raise where the program uses gradients that were there before."""
+        if any(tensor.grad is not None for tensor in self.gradients):
+            raise CaptureError(
+                "The program uses .grad of its inputs or parameters, which they have from before.",
+                at=self.line,
+                why="a captured program has no gradients beside those that are computed inside of it",
+                fix="Compile the function with precast.compile, or use torch.autograd.grad inside of it.",
+            )
+
+
+def _discover(flat: FlatCallable, tensors: Sequence[Any], fake_tensors: Sequence[Any], fakes: FakeInputs) -> _Met:
+    known: list[torch.Tensor] = []
+    while True:
+        fake_constants: list[torch.Tensor] = []
+
+        def make_stand_in(tensor: torch.Tensor, made: list[torch.Tensor] = fake_constants) -> torch.Tensor:
+            made.append(fakes.fake(tensor))
+            (copy,) = fresh_copies(made[-1:])
+            assert isinstance(copy, torch.Tensor), "copies of tensors are tensors"
+            return copy
+
+        with fakes.mode, dispatch_for(fake_tensors), fakes.unrecorded():
+            # The run may resize or transpose its inputs: what is traced afterwards must find them as they were.
+            copies = fresh_copies(fake_tensors)
+            search = GradientSearch(known)
+            for tensor, copy in zip(tensors, copies, strict=True):
+                if isinstance(tensor, torch.Tensor):
+                    search.meet(tensor, copy)
+            discovered = flat.discover(copies, make_stand_in, search)
+        known = list(search.found.values())
+        if not search.is_late:
+            return _Met(discovered, fake_constants, known, search.lines[0] if search.lines else None)
+
+
+def _fake_gradients(
+    gradients: GradientInputs, inputs: Sequence[Any], tensors: Sequence[Any], fakes: FakeInputs
+) -> list[torch.Tensor]:
+    """Fakes for what the owners have as ``.grad``, in sizes that may be symbols as the owners' are."""
+    made = []
+    for owner, is_present in zip(gradients.owners, gradients.present, strict=True):
+        if is_present:
+            like = inputs[owner]
+            if any(isinstance(size, torch.SymInt) for size in like.shape):
+                with fakes.mode:
+                    made.append(torch.empty_like(like, requires_grad=False))
+            else:
+                made.append(fakes.fake(tensors[owner].grad))
+    return made
 
 
 def _with_numbers(call: FlatCall, numbers: NumberInputs) -> FlatCall:

@@ -8,7 +8,8 @@ state of Python's.
 import argparse
 import logging
 import threading
-from collections import UserDict, UserList, deque
+import weakref
+from collections import UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,7 +32,10 @@ _WITHOUT_MEANING = (
     logging.Logger, logging.LoggerAdapter, logging.Handler, logging.Manager, type(threading.Lock()),
     type(threading.RLock()), torch.Tensor, torch.Generator, ModuleType, str, bytes, int, float, complex, type(None),
 )  # fmt: skip
-_OPEN_LIBRARY_CLASSES = (SimpleNamespace, argparse.Namespace, UserDict, UserList, threading.local)
+_OPEN_LIBRARY_CLASSES = (
+    SimpleNamespace, argparse.Namespace, UserDict, UserList, threading.local, torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler,
+)  # fmt: skip
 # Where torch looks for compiled code of a module, which only we set, while a program runs in pieces.
 _ROUTE = "_compiled_call_impl"
 _READS_ENVIRONMENT = "os _Environ.__getitem__"
@@ -49,7 +53,16 @@ class Place:
     is_variable: bool = False
 
     def read(self) -> Any:
-        return getattr(self.holder, self.key) if self.is_attribute else self.holder[self.key]
+        if self.is_attribute:
+            return getattr(self.holder, self.key)
+        if self.makes_up_values and self.key not in self.holder:
+            raise KeyError(self.key)
+        return self.holder[self.key]
+
+    @property
+    def makes_up_values(self) -> bool:
+        """Whether reading what is not there would put something there."""
+        return isinstance(self.holder, defaultdict)
 
     def write(self, value: Any) -> None:
         if self.is_attribute or self.owner is not None:
@@ -278,9 +291,7 @@ class _Walk:
                     self.place(Place(_variable_path(module, name), namespace, name), namespace[name])
 
     def _dict(self, value: Any, path: str) -> None:
-        if type(value).__getitem__ in (dict.__getitem__, MappingProxyType.__getitem__) and not hasattr(
-            value, "default_factory"
-        ):
+        if type(value).__getitem__ in (dict.__getitem__, MappingProxyType.__getitem__):
             self._items(value, list(value.items()), path)
         else:
             self.found.watched.append(Watched(path, lambda: list(dict.items(value))))
@@ -290,11 +301,11 @@ class _Walk:
     def _items(self, holder: Any, items: Iterable[tuple[Any, Any]], path: str) -> None:
         self.found.sized.append(Sized(path, holder, _always))
         for key, value in items:
-            self.place(Place(f"{path}[{key!r}]", holder, key), value)
+            self.place(Place(f"{path}[{_key_in_words(key)}]", holder, key), value)
 
     def _each(self, items: Iterable[tuple[Any, Any]], path: str) -> None:
         for key, value in items:
-            self.visit(value, f"{path}[{key!r}]")
+            self.visit(value, f"{path}[{_key_in_words(key)}]")
 
     def _object(self, value: Any, path: str) -> None:
         kind = type(value)
@@ -346,6 +357,11 @@ _UNTOLD = frozenset({
 })  # fmt: skip
 
 
+def _key_in_words(key: Any) -> str:
+    """A key as people know it; tensors would tell all their elements."""
+    return f"a tensor of sizes {list(key.shape)}" if isinstance(key, torch.Tensor) else repr(key)
+
+
 def _always(_: Any) -> bool:
     return True
 
@@ -369,6 +385,8 @@ def _parts_of(value: Any) -> tuple[Any, ...] | None:
         return value.__func__, value.__self__
     if isinstance(value, (partial, partialmethod)):
         return value.func, value.args, value.keywords
+    if isinstance(value, weakref.ref):
+        return (value(),)
     if isinstance(value, (staticmethod, classmethod)):
         return (value.__func__,)
     if isinstance(value, property):

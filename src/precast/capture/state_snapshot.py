@@ -33,6 +33,8 @@ class Write:
     put: Callable[[Sequence[Any]], None]
     is_of_module: bool = False
     """Whether these are attributes of a module."""
+    keys: tuple[Any, ...] = ()
+    """Under which keys they are, in a dict."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Writes:
         own = [set(leaf) if type(leaf) is set else leaf for leaf in leaves]
         for write, values in zip(self.writes, pytree.tree_unflatten(own, self.tree), strict=True):
             write.put(values)
+
+    @property
+    def tensor_keys(self) -> list[torch.Tensor]:
+        """The tensors under which something was written."""
+        return [key for write in self.writes for key in write.keys if isinstance(key, torch.Tensor)]
 
     @property
     def count(self) -> int:
@@ -168,7 +175,7 @@ class _Held:
             for key in removed:
                 self._remove(key)
 
-        return Write(path, [holder[key] for key in keys], put, is_of_module=self.is_module)
+        return Write(path, [holder[key] for key in keys], put, self.is_module, tuple(keys))
 
     def _changed_keys(self) -> tuple[list[Any], list[Any]]:
         holder, before = self.holder, self.before

@@ -22,6 +22,9 @@ def to_functional(value: Any) -> Any:
         return value
     if is_wrapper(value):
         return map_inner(value, to_functional)
+    if value.requires_grad and value.is_leaf:
+        # Torch would make it the result of something; a program that runs a backward wants gradients to end here.
+        return FunctionalTensor.to_functional(value.detach()).requires_grad_()
     return FunctionalTensor.to_functional(value)
 
 

@@ -18,6 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from precast.tracing.assigned_data import assign_data, is_data_assignment
 from precast.tracing.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
+from precast.tracing.fused_optimizer_steps import fused_step
+from precast.tracing.gradient_search import GradientSearch, is_gradient_access
 from precast.tracing.idle_resizes import is_idle_resize
 from precast.tracing.library_operators import replacement_of
 from precast.tracing.one_hot import is_one_hot, one_hot
@@ -42,9 +44,11 @@ class CapturedTensors:
         self,
         stand_ins: Mapping[int, torch.Tensor],
         make_stand_in: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        gradients: GradientSearch | None = None,
     ) -> None:
         self._stand_ins = dict(stand_ins)
         self._make_stand_in = make_stand_in
+        self._gradients = gradients
         self.discovered: list[torch.Tensor] = []
 
     def substitute(self, value: Any) -> Any:
@@ -65,8 +69,17 @@ class CapturedTensors:
             return tensor if known is None else known
         # Kept alive, so that its id stays its own.
         self.discovered.append(tensor)
-        self._stand_ins[id(tensor)] = made = self._make_stand_in(tensor)
+        # Whoever copies a tensor looks at all of it, which is no doing of the program's.
+        with torch._C.DisableTorchFunction():
+            self._stand_ins[id(tensor)] = made = self._make_stand_in(tensor)
+        if self._gradients is not None:
+            self._gradients.meet(tensor, made)
         return made
+
+    def note_gradient(self, tensor: Any) -> None:
+        """``tensor.grad`` is about to be used."""
+        if self._gradients is not None:
+            self._gradients.touch(tensor)
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
@@ -89,10 +102,12 @@ class _SubstitutionMode(TorchFunctionMode):
             return args[0]
         if is_one_hot(func, args, kwargs):
             return one_hot(*args, **kwargs)
-        if (replacement := replacement_of(func)) is not None:
+        if (replacement := replacement_of(func) or fused_step(func)) is not None:
             return replacement(*args, **kwargs)
         if is_data_assignment(func):
             return assign_data(*args)
+        if is_gradient_access(func):
+            self._captured.note_gradient(args[0])
         if is_storage_access(func, args):
             return guarded_storage(func, *args)
         return func(*args, **kwargs)

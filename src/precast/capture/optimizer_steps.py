@@ -1,0 +1,73 @@
+"""Torch's optimizers while they are traced: they count steps with the numbers that they count with in eager.
+
+Before: ``1 - 0.999**step`` with ``step`` a float32 tensor, as they do where they are compiled: 1e-5 off at first
+After:  ``step.item()``, a symbol for a Python number, which is computed with as Python would
+
+Where they choose by such a number, the way that they have for CUDA graphs is taken, which chooses by tensors.
+"""
+
+import builtins
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.optim import asgd, radam, rprop
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat)
+_CHOOSING = ((asgd, "asgd"), (radam, "radam"), (rprop, "rprop"))
+
+
+@contextmanager
+def steps_as_numbers() -> Iterator[None]:
+    """While active, optimizers compute with steps as in eager."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("torch.optim.")]
+    with ExitStack() as stack:
+        for module in modules:
+            for name, replacement in _REPLACED.items():
+                if hasattr(module, name):
+                    stack.enter_context(patch.object(module, name, replacement))
+            for name, replacement in _EXTREMES.items():
+                stack.enter_context(patch.object(module, name, replacement, create=True))
+        for module, name in _CHOOSING:
+            stack.enter_context(patch.object(module, name, _by_tensors(getattr(module, name))))
+        yield
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _list(values: Any) -> Any:
+    return values
+
+
+def _extreme(of_symbols: Callable[[Any, Any], Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    def extreme(*values: Any, **options: Any) -> Any:
+        if len(values) == 2 and any(isinstance(value, _SYMBOLS) for value in values):
+            return of_symbols(*values)
+        return plain(*values, **options)
+
+    return extreme
+
+
+_REPLACED = {"_get_value": _number, "_stack_if_compiling": _list}
+_EXTREMES = {"max": _extreme(torch.sym_max, builtins.max), "min": _extreme(torch.sym_min, builtins.min)}
+
+
+def _by_tensors(update: Callable[..., None]) -> Callable[..., None]:
+    """An optimizer's function that chooses by tensors, with steps that are as exact as Python's numbers."""
+
+    @wraps(update)
+    def run(*args: Any, **kwargs: Any) -> None:
+        steps: Sequence[torch.Tensor] = next(each for each in reversed(args) if isinstance(each, (list, tuple)))
+        exact = [step.double() for step in steps]
+        others = [exact if each is steps else each for each in args]
+        update(*others, **{**kwargs, "capturable": True})
+        for step, counted in zip(steps, exact, strict=True):
+            step.copy_(counted)
+
+    return run
