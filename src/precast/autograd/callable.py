@@ -6,7 +6,6 @@ satisfy the variant's guards). What does not fit is compiled anew.
 """
 
 import logging
-import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -39,6 +38,7 @@ from precast.errors import PrecastError
 from precast.ir.opened_objects import flatten_opened
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.graph_breaks import GraphBreak, allowed_breaks
+from precast.tracing.process_lock import ProcessLock
 from precast.tracing.session import in_tracing_session
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class AotCallable:
         self._slots: ModuleSlots | None = None
         self._holds_state: bool = getattr(compilers.inference, "holds_state", False)
         self._held: list[torch.Tensor] = []
-        self._lock = threading.RLock()
+        self._lock = ProcessLock()
         self._warned = self._told_eager = False
         self._pieces = Pieces(function, self._compile_piece)
         self._broken: dict[Any, EagerVariant] = {}

@@ -18,6 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast.ir.opened_objects import PLAIN_TYPES
+from precast.tracing.process_lock import ProcessLock
 from precast.tracing.session import in_tracing_session
 from precast.tracing.trusted_code import is_trusted
 
@@ -33,7 +34,7 @@ class Pieces:
         self._compile_piece = compile_piece
         self._compiled: MutableMapping[torch.nn.Module, Any] = WeakKeyDictionary()
         self._forwards: MutableMapping[torch.nn.Module, Any] = WeakKeyDictionary()
-        self._lock = threading.RLock()
+        self._lock = ProcessLock()
         self._running = _Running()
 
     def run(

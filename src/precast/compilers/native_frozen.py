@@ -8,7 +8,6 @@ The state of a model may not change afterwards: whether a change shows in result
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from precast.compilers.constant_folding import add_constant, fold_constants
 from precast.errors import FreezeError
 from precast.ir.graphs import placeholders_of
 from precast.ir.node_meta import is_state
+from precast.tracing.process_lock import ProcessLock
 
 BoxedFunction = Callable[[list[Any]], Sequence[Any]]
 
@@ -50,7 +50,7 @@ class FrozenGraph:
     def __init__(self, module: fx.GraphModule, compile_graph: Callable[[fx.GraphModule], BoxedFunction]):
         self._module: fx.GraphModule | None = module
         self._compile_graph = compile_graph
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._compiled: BoxedFunction | None = None
         names = [node.name if is_state(node) else None for node in placeholders_of(module.graph)]
         self._state = {place: name for place, name in enumerate(names) if name is not None}

@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import get_ident
@@ -134,6 +135,30 @@ def load_library_bytes(code: bytes, *, name: str) -> NativeLibrary:
         ) from problem
 
 
+class _Teams:
+    """Whether this thread may have helpers: one that lived on in a forked child waits for its old ones forever."""
+
+    def __init__(self) -> None:
+        self._may_exist = False
+        self._lost_by: int | None = None
+        os.register_at_fork(after_in_child=self._lose)
+
+    def size(self, threads: int) -> int:
+        """How many threads a model opened by this thread uses, if ``threads`` are wanted."""
+        self._may_exist = True
+        return min(threads, 1) if self._lost_by == get_ident() else threads
+
+    def _lose(self) -> None:
+        if self._may_exist:
+            self._lost_by = get_ident()
+            if (torch := sys.modules.get("torch")) is not None:
+                # Its operators may be steps of a model, and share the threads.
+                torch.set_num_threads(1)
+
+
+_teams = _Teams()
+
+
 class OpenModel:
     """One opened model: its weights bound, ready to run."""
 
@@ -153,7 +178,9 @@ class OpenModel:
         self._owners = packed.owners
         self._failures: dict[int, BaseException] = {}
         self._fallback = _FALLBACK(self._guard(fallback)) if fallback else _FALLBACK()
-        options = _OpenOptions(ABI_VERSION, threads, self._weights, len(weights), None, self._fallback, None)
+        options = _OpenOptions(
+            ABI_VERSION, _teams.size(threads), self._weights, len(weights), None, self._fallback, None
+        )
         self.handle, self._run = ctypes.c_void_p(), library.handle.precast_run
         library.check(library.handle.precast_open(ctypes.byref(options), ctypes.byref(self.handle)))
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from precast.tracing.checkpoint_regions import tagged_checkpoints
+from precast.tracing.process_lock import ProcessLock
 
 # Tracing sets process-wide flags and patches; two at once would see each other's.
-_ONE_AT_A_TIME = threading.RLock()
+_ONE_AT_A_TIME = ProcessLock()
 
 
 class _Sessions(threading.local):

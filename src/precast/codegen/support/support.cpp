@@ -1,7 +1,9 @@
 // The C interface of precast.h over the tables that the compiler generated.
 #include <omp.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -212,10 +214,25 @@ void apply_updates(precast_model& model, const entry& entry, const int64_t* layo
     }
 }
 
+// OpenMP's threads do not survive a fork: the thread that does would wait for its team forever, so it works alone. Threads
+// that it starts have teams of their own.
+std::atomic<bool> has_had_team{false};
+thread_local bool has_lost_team = false;
+
+void work_alone() {
+    if (!has_had_team) return;
+    has_lost_team = true;
+    omp_set_num_threads(1);
+}
+
+const int is_told_of_forks = pthread_atfork(nullptr, nullptr, work_alone);
+
 // While it lives, this thread's parallel regions have so many threads.
 class thread_count {
 public:
     explicit thread_count(int32_t wanted) : before(omp_get_max_threads()) {
+        if (has_lost_team) wanted = 1;
+        if (wanted > 1 || (wanted == 0 && before > 1)) has_had_team = true;
         if (wanted > 0 && wanted != before) omp_set_num_threads(wanted);
         else before = 0;
     }
