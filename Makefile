@@ -25,8 +25,9 @@ FUZZ    ?=
 # How many cases `make fuzz-files` tries, from which number on, with the seed above; WORKERS of them at a time.
 FILES  ?= 100000
 ARRAYS ?= 10000
+CALLS  ?= 10000
 FIRST  ?= 0
-HOSTILE = OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --files $(FILES) --arrays $(ARRAYS) \
+HOSTILE = OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --files $(FILES) --arrays $(ARRAYS) --calls $(CALLS) \
 	--seed $(or $(SEED),0) --first $(FIRST) --workers $(WORKERS)
 
 # What `make test-torch` runs, and under which torch: a release such as 2.11, or the newest there is.
@@ -62,8 +63,8 @@ test-torch: compiler $(TORCH_VENV)/.ready ## the tests that depend on torch most
 	@OMP_NUM_THREADS=1 $(TORCH_VENV)/bin/pytest -n $(WORKERS) $(FAST) $(SHORT)
 
 .PHONY: fuzz-files
-fuzz-files: compiler $(READY) ## hostile files and arrays (long): FILES=100000 ARRAYS=10000 SEED=0 FIRST=0 WORKERS=16
-	$(call say,hostile files and arrays)
+fuzz-files: compiler $(READY) ## hostile files, arrays, calls from C, operators (long): FILES=100000 ARRAYS=10000 CALLS=10000 SEED=0 FIRST=0 WORKERS=16
+	$(call say,hostile files and arrays and calls from C)
 	@$(HOSTILE)
 	$(call say,the same with sanitizers)
 	@$(HOSTILE) --sanitized

@@ -13,6 +13,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -47,11 +48,6 @@ def guarded(tensor: torch.Tensor) -> torch.Tensor:
     made = torch.frombuffer(view, dtype=torch.uint8)
     made.copy_(plain.reshape(-1).view(torch.uint8))
     return made.view(plain.dtype).reshape(plain.shape)
-
-
-def released() -> None:
-    """Let go of the memory of all guarded copies."""
-    _KEPT.clear()
 
 
 class Recorder(TorchDispatchMode):
@@ -146,20 +142,23 @@ def attacked(call: Call, rng: random.Random) -> Call:
     return (func, *pytree.tree_unflatten(leaves, tree))
 
 
+def called_and_read(run: Callable[..., Any], made: Callable[[], Call]) -> None:
+    """Make a call over guarded memory and read what it returns; whatever it raises is fine."""
+    try:
+        for leaf in pytree.tree_leaves(run(*made())):
+            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel() < 10**6:
+                leaf.clone()
+    except Exception:  # noqa: BLE001
+        return
+    finally:
+        _KEPT.clear()
+
+
 def attack(calls: list[Call], run: Callable[..., Any], *, times: int, seed: int) -> None:
     """Call one operator with hostile arguments; whatever it raises is fine."""
     rng = random.Random(seed)
     for number in range(times):
-        try:
-            func, args, kwargs = attacked(calls[number % len(calls)], rng)
-            result = run(func, args, kwargs)
-            for leaf in pytree.tree_leaves(result):
-                if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.numel() < 10**6:
-                    leaf.clone()
-        except Exception:  # noqa: BLE001
-            continue
-        finally:
-            released()
+        called_and_read(run, partial(attacked, calls[number % len(calls)], rng))
 
 
 def in_child(work: Callable[[], None], *, seconds: int, gigabytes: int) -> int:

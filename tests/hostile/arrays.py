@@ -65,6 +65,11 @@ def guarded(size: int, offset: int) -> memoryview:
     return memoryview(memory)[stop - size : stop]
 
 
+def released() -> None:
+    """Let go of all guarded memory."""
+    _GUARDED.clear()
+
+
 def laid_out(numbers: Array, rng: random.Random) -> Array:
     """The same numbers somewhere in guarded memory: any order of dimensions, any steps, any alignment."""
     item, rank = numbers.itemsize, numbers.ndim
@@ -172,6 +177,6 @@ def array_cases(seed: int, *, compiler: str | None = None) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run_arrays(interpreted if interpreted is not None and case % 4 == 0 else model, seed, case)
-        _GUARDED.clear()
+        released()
 
     return run

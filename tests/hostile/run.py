@@ -1,7 +1,7 @@
-"""Hostile files and arrays by the thousand: ``python -m tests.hostile.run --files 100000 --arrays 10000 --workers 16``.
+"""Hostile files, arrays and calls from C: ``python -m tests.hostile.run --files 100000 --arrays 10000 --workers 16``.
 
 Every case is made from the seed and its number alone: ``--files 1 --first 4711`` runs that one again. With
-``--sanitized``, code in packages has the address and undefined-behaviour sanitizers in it, for files and for arrays.
+``--sanitized``, code in packages has the address and undefined-behaviour sanitizers in it, for files, arrays and calls.
 Failures are told as they are found, one line each; the last line sums up.
 """
 
@@ -18,6 +18,7 @@ import torch
 
 from tests.hostile.arrays import array_cases
 from tests.hostile.bases import SANITIZED, bases
+from tests.hostile.callers import caller_cases
 from tests.hostile.children import Failure, Limits, failures
 from tests.hostile.files import run_file
 
@@ -51,6 +52,10 @@ class Attack(NamedTuple):
         """The arrays that gave other numbers than they hold, or worse."""
         return self._failures(array_cases(self.seed, compiler=self.compiler), count)
 
+    def on_calls(self, count: int) -> Iterator[Failure]:
+        """The calls of the C interface that were not answered with a status, or did not do what it says."""
+        return self._failures(caller_cases(self.seed, compiler=self.compiler), count)
+
     def _failures(self, run: Any, count: int) -> Iterator[Failure]:
         return failures(run, range(self.first, self.first + count), self.limits, workers=self.workers)
 
@@ -72,7 +77,7 @@ def _told(what: str, found: Iterator[Failure]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("files", 0), ("arrays", 0), ("seed", 0), ("first", 0), ("workers", 1)):
+    for name, default in (("files", 0), ("arrays", 0), ("calls", 0), ("seed", 0), ("first", 0), ("workers", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--sanitized", action="store_true")
     chosen = parser.parse_args()
@@ -82,8 +87,10 @@ def main() -> int:
     attack = Attack(chosen.seed, chosen.first, chosen.sanitized, chosen.workers)
     failed = _told("file", attack.on_files(chosen.files)) if chosen.files else 0
     failed += _told("array", attack.on_arrays(chosen.arrays)) if chosen.arrays else 0
+    failed += _told("call", attack.on_calls(chosen.calls)) if chosen.calls else 0
     print(
-        f"hostile: {chosen.files} files and {chosen.arrays} arrays from {chosen.first} on, seed {chosen.seed}"
+        f"hostile: {chosen.files} files, {chosen.arrays} arrays, {chosen.calls} calls from {chosen.first} on,"
+        f" seed {chosen.seed}"
         f"{', sanitized' if chosen.sanitized else ''}: {failed} failures in {time.perf_counter() - start:.0f} s"
         f" (torch {torch.__version__}, Python {platform.python_version()})",
         flush=True,

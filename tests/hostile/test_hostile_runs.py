@@ -20,14 +20,19 @@ def test_hostile_arrays_are_read_as_they_are_or_refused():
     assert list(Attack(5).on_arrays(600)) == []
 
 
+def test_calls_from_c_are_answered_with_a_status():
+    assert list(Attack(5).on_calls(600)) == []
+
+
 @pytest.mark.slow
 def test_many_hostile_files_are_refused_or_harmless():
     assert list(Attack(6).on_files(5000)) == []
 
 
 @pytest.mark.slow
-def test_hostile_files_and_arrays_are_clean_under_sanitizers():
-    command = [sys.executable, "-m", "tests.hostile.run", "--files", "1000", "--arrays", "2000", "--sanitized"]
+def test_hostile_files_arrays_and_calls_are_clean_under_sanitizers():
+    counts = ["--files", "1000", "--arrays", "2000", "--calls", "2000"]
+    command = [sys.executable, "-m", "tests.hostile.run", *counts, "--sanitized"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
 
