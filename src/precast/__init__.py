@@ -17,6 +17,7 @@ _HOMES = {
     "Dim": "precast.capture",
     "ExportGraphSignature": "precast.export",
     "ExportedProgram": "precast.export",
+    "GraphBreakWarning": "precast.autograd",
     "GraphSignature": "precast.autograd",
     "InputKind": "precast.export",
     "InputSpec": "precast.export",
@@ -100,6 +101,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from precast.api import compile as compile
     from precast.autograd import BackwardSignature as BackwardSignature
+    from precast.autograd import GraphBreakWarning as GraphBreakWarning
     from precast.autograd import GraphSignature as GraphSignature
     from precast.autograd import Variant as Variant
     from precast.autograd import aot_export_joint_simple as aot_export_joint_simple

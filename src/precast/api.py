@@ -22,6 +22,7 @@ def compile(
     *,
     backend: str | Backend | Compiler = ...,
     dynamic: bool | None = ...,
+    fullgraph: bool = ...,
     options: Options | Mapping[str, Any] | None = ...,
 ) -> Model: ...
 
@@ -32,6 +33,7 @@ def compile(
     *,
     backend: str | Backend | Compiler = ...,
     dynamic: bool | None = ...,
+    fullgraph: bool = ...,
     options: Options | Mapping[str, Any] | None = ...,
 ) -> Callable[[Model], Model]: ...
 
@@ -41,6 +43,7 @@ def compile(
     *,
     backend: str | Backend | Compiler = "native",
     dynamic: bool | None = None,
+    fullgraph: bool = False,
     options: Options | Mapping[str, Any] | None = None,
 ) -> Any:
     """A function or module that does what ``model`` does, compiled when first called; also a decorator.
@@ -48,6 +51,8 @@ def compile(
     ``backend`` is the name of a registered backend (``precast backends`` lists them) or a compiler; ``"native"`` needs
     a C++ compiler on this machine, ``"interpret"`` does not. ``dynamic=False`` compiles for every size anew, ``True``
     for all sizes at once, ``None`` turns a size dynamic when it changes.
+    Where a module's forward cannot be captured, it runs in Python and the modules that it calls are compiled, with one
+    warning; ``fullgraph=True`` raises instead.
     ``options`` are for compilers that have a ``with_options`` method.
 
     >>> import torch
@@ -58,7 +63,7 @@ def compile(
     tensor([2., 2.])
     """
     if model is None:
-        return functools.partial(compile, backend=backend, dynamic=dynamic, options=options)
+        return functools.partial(compile, backend=backend, dynamic=dynamic, fullgraph=fullgraph, options=options)
     if not callable(model):
         raise InputTypeError(
             f"precast.compile got a {type(model).__name__}.",
@@ -68,5 +73,7 @@ def compile(
     if isinstance(model, CompiledModule):
         model = model.original_module
     compilers = CompilersInUse.of_backend(get_backend(backend), as_options(options))
-    compile_function = functools.partial(compile_callable, compilers=compilers, dynamic=dynamic)
+    compile_function = functools.partial(
+        compile_callable, compilers=compilers, dynamic=dynamic, graph_breaks=not fullgraph
+    )
     return compile_module(model, compile_function) if isinstance(model, torch.nn.Module) else compile_function(model)

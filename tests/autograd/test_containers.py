@@ -36,7 +36,7 @@ class Accumulator:
 
 
 def compiled(function):
-    return precast.compile(function, backend="interpret")
+    return precast.compile(function, backend="interpret", fullgraph=True)
 
 
 @pytest.mark.parametrize("make", [lambda t: Boxes(t, 3), FrozenBoxes, lambda t: UserDict(corners=t)])

@@ -113,3 +113,16 @@ def test_the_environment_is_a_guard(monkeypatch):
     monkeypatch.setenv("SCALE_OF_THIS_TEST", "5")
     assert torch.equal(compiled(X), X * 5)
     assert precast.variants(compiled)[1].reason == "the environment has changed"
+
+
+def test_a_clock_imported_by_an_outer_function_is_read_at_every_call():
+    from time import perf_counter as clock
+
+    def function(x):
+        return x + clock()
+
+    compiled = precast.compile(function, backend="nop")
+    x = torch.zeros(1, dtype=torch.float64)
+    with pytest.warns(UserWarning, match="perf_counter"):
+        first = compiled(x)
+    assert compiled(x) > first

@@ -21,7 +21,7 @@ def test_a_branch_on_data():
         capture(function, (x,))
     assert "if a.sum() > 0:" in failure.value.at
     assert "torch.where" in failure.value.fix
-    assert 'backend="precast"' in failure.value.fix
+    assert "precast.compile without fullgraph=True" in failure.value.fix
 
 
 def test_a_loop_over_data():

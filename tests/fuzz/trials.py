@@ -123,7 +123,9 @@ def run_cases(
             if mode in ("package", "whole") or (mode == "frozen" and is_changed(case.program, case.seed)):
                 continue
             yield Report(number, mode, "loops")
-            trial = Trial(case, mode, partial(precast.compile, backend=batch.backend(freeze=mode == "frozen")))
+            trial = Trial(
+                case, mode, partial(precast.compile, fullgraph=True, backend=batch.backend(freeze=mode == "frozen"))
+            )
             verdict = trial.run()
             yield Report(number, mode, "loops", verdict)
             if verdict.kind in ("right", "unjudged") and trial.wanted[0][1].eager.error is None:
@@ -146,7 +148,10 @@ def _whole(cases: Sequence[Case], shared: Path) -> Iterator[Report]:
             for stage in ("cold", "warm"):
                 yield Report(number, "whole", stage)
                 yield Report(
-                    number, "whole", stage, Trial(case, "training", partial(precast.compile, options=options)).run()
+                    number,
+                    "whole",
+                    stage,
+                    Trial(case, "training", partial(precast.compile, fullgraph=True, options=options)).run(),
                 )
 
 

@@ -15,7 +15,9 @@ def describe(name: str, value: object) -> Iterator[str]:
         yield f"{name}: {type(value).__name__}"
         return
     # Where a default value lies in memory is another place in every run.
-    yield re.sub(r" at 0x[0-9a-f]+", "", f"{name}{inspect.signature(value)}")
+    # Python tells no signature of a warning.
+    signature = "" if isinstance(value, type) and issubclass(value, Warning) else inspect.signature(value)
+    yield re.sub(r" at 0x[0-9a-f]+", "", f"{name}{signature}")
     if inspect.isclass(value):
         for member, definition in sorted(_own_members(value).items()):
             yield from describe(f"{name}.{member}", definition)

@@ -11,7 +11,7 @@ from precast.errors import CaptureError
 
 
 def compiled(function):
-    return precast.compile(function, backend="interpret")
+    return precast.compile(function, backend="interpret", fullgraph=True)
 
 
 def of_an_argument(x):

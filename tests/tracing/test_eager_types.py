@@ -75,7 +75,7 @@ def test_native_code_refuses_where_the_user_called():
     def model(x, weight):
         return functional.relu(x) @ weight  # the user's line
 
-    error = raised(precast.compile(model), float64(2, 3), torch.ones(3, 4))
+    error = raised(precast.compile(model, fullgraph=True), float64(2, 3), torch.ones(3, 4))
     assert isinstance(error, RuntimeError)
     (note,) = error.__notes__
     assert "the user's line" in note

@@ -8,7 +8,7 @@ from precast.errors import CaptureError
 
 
 def compiled(function, x):
-    return precast.compile(function, backend="nop")(x)
+    return precast.compile(function, backend="nop", fullgraph=True)(x)
 
 
 def captured(function, x):

@@ -16,6 +16,7 @@ from precast.autograd.entry import (
     variants,
 )
 from precast.autograd.graph_names import get_aot_graph_name, get_graph_being_compiled, set_model_name
+from precast.autograd.uncaptured import GraphBreakWarning
 from precast.autograd.variant_table import Variant
 from precast.lazy_names import lazy_name
 from precast.partition import default_partition
@@ -32,6 +33,7 @@ _HOMES = {
 __all__ = [
     "BackwardSignature",
     "CompiledModule",
+    "GraphBreakWarning",
     "GraphSignature",
     "Variant",
     "aot_export_joint_simple",

@@ -7,9 +7,9 @@ satisfy the variant's guards). What does not fit is compiled anew.
 
 import logging
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +29,8 @@ from precast.autograd.job import Job
 from precast.autograd.pieces import Pieces
 from precast.autograd.state_guards import StateGuards
 from precast.autograd.state_slots import ModuleSlots
+from precast.autograd.uncaptured import NotCapturedError, modules_in_reach, name_of, told_failures
+from precast.autograd.users_warnings import warn_at_users_line
 from precast.autograd.variant_table import InputNames, Record, Variant, VariantTable, in_words
 from precast.autograd.warm.second_order import second_order_later
 from precast.autograd.warm.start import warm_start
@@ -51,7 +53,7 @@ _MOST_VARIANTS = 64
 _PLAIN = {torch.Tensor}
 _peek_transform = torch._C._functorch.peek_interpreter_stack
 # What is raised where a program, or a compiler, wants a number and no symbol; what has other causes is raised again.
-_REFUSALS_OF_NUMBERS = (PrecastError, RuntimeError, TypeError, ValueError)
+_REFUSALS_OF_NUMBERS = (NotCapturedError, PrecastError, RuntimeError, TypeError, ValueError)
 
 
 class _Repeated(NamedTuple):
@@ -74,7 +76,7 @@ class AotCallable:
     """``function``, compiled; calls like it, and gives its results, effects and gradients.
 
     ``dynamic`` says whether sizes are symbols; ``None`` makes those so that change. The first ``leading_state`` inputs
-    live on between calls.
+    live on between calls. With ``graph_breaks``, what cannot be captured runs in Python, its modules compiled.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class AotCallable:
         order: int = 0,
         leading_state: int = 0,
         logs: bool = True,
+        graph_breaks: bool = False,
     ) -> None:
         self._function = function
         self._compilers = compilers
@@ -103,6 +106,7 @@ class AotCallable:
         self._held: list[torch.Tensor] = []
         self._lock = ProcessLock()
         self._warned = self._told_eager = False
+        self._graph_breaks = graph_breaks
         self._pieces = Pieces(function, self._compile_piece)
         self._broken: dict[Any, EagerVariant] = {}
 
@@ -117,14 +121,25 @@ class AotCallable:
         values, circumstances, numbers = self._values(args, kwargs)
         variant = self._find(values, circumstances)
         if variant is None:
-            variant, values = self._compile(args, kwargs, values, circumstances, numbers)
+            try:
+                variant, values = self._compile(args, kwargs, values, circumstances, numbers)
+            except NotCapturedError as failure:
+                error = failure.error
+            if variant is None:
+                return self._run_uncaptured(args, kwargs, error)
         return variant.run(values, (args, kwargs))
 
     def compile_for(self, *args: Any, **kwargs: Any) -> None:
         """Compile what a call like this one needs, without running it."""
         values, circumstances, numbers = self._values(args, kwargs)
         if self._find(values, circumstances) is None:
-            self._compile(args, kwargs, values, circumstances, numbers)
+            try:
+                self._compile(args, kwargs, values, circumstances, numbers)
+            except NotCapturedError as failure:
+                error = failure.error
+            else:
+                return
+            raise error
 
     def _values(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -266,21 +281,39 @@ class AotCallable:
         breaks = nullcontext() if self._order else allowed_breaks()
         with breaks, _noted_code() if start is None else start.watching():
             variant, parts = compile_call(self._function, args, kwargs, slots, job, roots, numbers)
+        if isinstance(variant, EagerVariant):
+            return replace(variant, function=partial(self._run_in_pieces, None, False))
         if start is not None:
             start.keep(variant, parts)
         return variant
 
+    def _run_uncaptured(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
+        """Run a call that cannot be captured, and calls like it later on; the program's own errors are eager's."""
+        if not self._graph_breaks:
+            raise error
+        started = time.perf_counter()
+        results = self._run_in_pieces(error, False, *args, **kwargs)
+        seconds = time.perf_counter() - started
+        reason, arguments = f"in pieces, since {error}", in_words((args, kwargs))
+        variant = EagerVariant.of(partial(self._run_in_pieces, None, False))
+        record = Record(variant, self._name, datetime.now(), seconds, reason, arguments)
+        values, circumstances, _ = self._values(args, kwargs)
+        self._variants.add(values, circumstances, record, any_size=self._dynamic is not False)
+        return results
+
     def _in_pieces(self, found: GraphBreak) -> EagerVariant:
         """Calls of the function in Python, for as long as the hooks are there that broke its trace."""
-        run = partial(self._run_in_pieces, is_at_own_hooks=found.module is self._function)
+        run = partial(self._run_in_pieces, None, found.module is self._function)
         return EagerVariant.of(run, StateGuards(hook_state(found.module)))
 
-    def _run_in_pieces(self, *args: Any, is_at_own_hooks: bool, **kwargs: Any) -> Any:
-        modules = () if self._slots is None else self._slots.modules
-        return self._pieces.run(args, kwargs, modules, below_hooks=is_at_own_hooks)
+    def _run_in_pieces(self, error: Exception | None, below_hooks: bool, /, *args: Any, **kwargs: Any) -> Any:
+        """Run in Python what hooks, or the ``error`` that ended its capture, keep from being one graph."""
+        modules = [module for root in modules_in_reach(self._function).values() for module in root.modules()]
+        with told_failures(self._function, error):
+            return self._pieces.run(args, kwargs, modules, below_hooks=below_hooks)
 
     def _compile_piece(self, function: Callable[..., Any]) -> "AotCallable":
-        return AotCallable(function, self._compilers, dynamic=self._dynamic)
+        return AotCallable(function, self._compilers, dynamic=self._dynamic, graph_breaks=True)
 
     def _size_roots(
         self, values: Sequence[Any], circumstances: tuple[Any, ...], numbers: "NumberInputs | None"
@@ -312,11 +345,10 @@ class AotCallable:
         count = len(self._variants)
         if count > _MANY_VARIANTS and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn_at_users_line(
                 f"{self._name} was compiled {count} times. What keeps changing: "
                 f"{self._variants.what_keeps_changing(names)}. Compile with dynamic=True if sizes or numbers differ "
-                "from call to call, and keep other Python values the same; precast.variants() tells all.",
-                stacklevel=5,
+                "from call to call, and keep other Python values the same; precast.variants() tells all."
             )
         while len(self._variants) > _MOST_VARIANTS:
             self._variants.drop_oldest()
@@ -327,10 +359,9 @@ class AotCallable:
         """Tell once that calls are not compiled, and why."""
         if isinstance(variant, EagerVariant) and variant.reads and not self._told_eager:
             self._told_eager = True
-            warnings.warn(
+            warn_at_users_line(
                 f"{self._name} runs uncompiled, since it reads what compiled code would keep for ever: "
-                f"{'; '.join(variant.reads[:3])}. Pass such values as arguments, or read them outside.",
-                stacklevel=5,
+                f"{'; '.join(variant.reads[:3])}. Pass such values as arguments, or read them outside."
             )
 
     def _input_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
@@ -352,7 +383,7 @@ class AotCallable:
 
     @property
     def _name(self) -> str:
-        return getattr(self._function, "__qualname__", type(self._function).__qualname__)
+        return name_of(self._function)
 
 
 def _noted_code() -> AbstractContextManager[Any]:

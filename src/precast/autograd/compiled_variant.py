@@ -125,7 +125,9 @@ class EagerVariant(CompiledVariant):
     reads: tuple[str, ...] = field(kw_only=True)
 
     @classmethod
-    def of(cls, function: Callable[..., Any], guards: StateGuards, reads: Sequence[str] = ()) -> "EagerVariant":
+    def of(
+        cls, function: Callable[..., Any], guards: StateGuards | None = None, reads: Sequence[str] = ()
+    ) -> "EagerVariant":
         nothing = Overlap((), None, None)
         return cls(list, (), 0, (), (), None, nothing, OutputPlan(), guards, function=function, reads=tuple(reads))
 

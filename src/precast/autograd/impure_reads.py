@@ -52,12 +52,15 @@ def _name_of(variables: dict[str, Any]) -> str:
 
 
 def _named_impurities(code: CodeType, variables: dict[str, Any]) -> Iterator[bool]:
+    # What variables of an outer function are bound to is not known here.
+    yield not _HARMLESS.issuperset(code.co_freevars)
     for name in code.co_names:
         value = variables.get(name, getattr(builtins, name, sys.modules.get(name)))
         module = value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
         yield module.partition(".")[0] in _ROOTS or name in ("open", "input")
 
 
+_HARMLESS = frozenset({"__class__", "self"})
 _ROOTS = frozenset(module.partition(".")[0] for module in _IMPURE)
 
 

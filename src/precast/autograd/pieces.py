@@ -15,9 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils import _pytree as pytree
 
-from precast.ir.opened_objects import PLAIN_TYPES
 from precast.tracing.process_lock import ProcessLock
 from precast.tracing.session import in_tracing_session
 from precast.tracing.trusted_code import is_trusted
@@ -111,8 +109,7 @@ class Pieces:
     def _route(self, module: torch.nn.Module, thread: int) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             running = self._running.modules
-            is_elsewhere = threading.get_ident() != thread or in_tracing_session() or id(module) in running
-            if is_elsewhere or not _are_plain(args, kwargs):
+            if threading.get_ident() != thread or in_tracing_session() or id(module) in running:
                 return module._call_impl(*args, **kwargs)
             running.add(id(module))
             try:
@@ -156,8 +153,3 @@ def _is_worth_it(module: torch.nn.Module) -> bool:
     if isinstance(module, torch.jit.ScriptModule) or "_precast_original" in vars(module):
         return False
     return bool(module._modules) or not is_trusted(type(module).__module__)
-
-
-def _are_plain(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether all arguments are what pieces can take: tensors and plain values."""
-    return all(isinstance(leaf, (torch.Tensor, *PLAIN_TYPES)) for leaf in pytree.tree_leaves((tuple(args), kwargs)))

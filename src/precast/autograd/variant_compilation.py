@@ -21,6 +21,7 @@ from precast.autograd.job import Job
 from precast.autograd.size_guards import size_check
 from precast.autograd.state_guards import StateGuards
 from precast.autograd.state_slots import ModuleSlots, captured_homes
+from precast.autograd.uncaptured import NotCapturedError
 from precast.autograd.variant import compile_variant
 from precast.capture.number_inputs import NumberInputs
 from precast.capture.prepare import FlatCallable, PreparedCall, prepare
@@ -107,9 +108,15 @@ def compile_call(
     roots: SizeRoots,
     numbers: NumberInputs | None = None,
 ) -> tuple[CompiledVariant, CallParts | None]:
-    """Compile what one call needs; also gives of what its call is made, unless inputs are merged before it."""
+    """Compile what one call needs; also gives of what its call is made, unless inputs are merged before it.
+
+    Raises ``NotCapturedError`` around whatever comes out of tracing.
+    """
     with tracing_session(), restored_chance():
-        analyzed = analyze_call(function, args, kwargs, slots, roots, numbers)
+        try:
+            analyzed = analyze_call(function, args, kwargs, slots, roots, numbers)
+        except Exception as error:
+            raise NotCapturedError(error) from error
         if analyzed.impure_reads:
             return EagerVariant.of(function, analyzed.guards, analyzed.impure_reads), None
         prepared = analyzed.prepared

@@ -46,8 +46,8 @@ def _data_dependent(error: BaseException) -> DataDependentError:
         at=users_line(error.__traceback__),
         why=_first_line(error),
         fix="Use torch.where or torch.cond for the choice, torch._check to state what must hold, "
-        "or compute the value outside and pass it in. Where the code is not yours, "
-        'torch.compile(model, backend="precast") compiles what lies before and after such lines.',
+        "or compute the value outside and pass it in. Where the code is not yours, precast.compile without "
+        "fullgraph=True runs the module with that line in Python, and compiles the others.",
     )
 
 

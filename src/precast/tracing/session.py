@@ -1,5 +1,6 @@
 """One tracing session at a time, after which the process is as it was, whatever the user's code did."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,8 @@ class _Sessions(threading.local):
 
 
 _sessions = _Sessions()
+# What fails on fake tensors is told by the error; torch also logs it, over twenty lines.
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: not in_tracing_session())
 
 
 def in_tracing_session() -> bool:

@@ -1,0 +1,126 @@
+"""Forwards that cannot be captured and so run in Python: why, and how people are told.
+
+Before: tracing ``model`` failed in ``model.router``, which decides in Python on a value
+After:  one warning, when the call has run in pieces: the modules that run in Python, the line, the reason and the fix
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+
+from precast.autograd.users_warnings import warn_at_users_line
+from precast.capture.module_state import module_names, root_modules
+from precast.errors import PrecastError
+
+_MOST_TOLD = 4
+Function = Callable[..., Any]
+
+
+class NotCapturedError(Exception):
+    """Tracing a program ended in ``error``: what a graph cannot record, or what the program itself raises."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class UncapturedForward(NamedTuple):
+    """A forward that runs in Python: whose it is, the line that could not be captured, why, and what to do."""
+
+    function: Function
+    at: str
+    why: str
+    fix: str
+
+    @classmethod
+    def of(cls, function: Function, error: BaseException) -> "UncapturedForward":
+        """What a failed capture tells."""
+        if isinstance(error, PrecastError):
+            return cls(function, error.at or "", f"{error.what} {error.why}", error.fix)
+        # Errors are told to people, and seldom: capture and its tracer need not be loaded before.
+        from precast.tracing.provenance import users_line
+
+        text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        return cls(function, users_line(error.__traceback__) or "", text, "Move what fails out of the forward.")
+
+
+class GraphBreakWarning(UserWarning):
+    """Parts of a program run in Python, since they cannot be captured."""
+
+
+class _Running(threading.local):
+    """What could not be captured since the outermost call that runs in pieces began; None outside of such calls."""
+
+    found: list[UncapturedForward] | None = None
+
+
+_running = _Running()
+
+
+@contextmanager
+def told_failures(function: Function, error: Exception | None) -> Iterator[None]:
+    """While active, ``function`` runs in pieces; ``error`` says why, where that is news.
+
+    Who comes first tells of everything that was found on the way, unless the function itself fails.
+    """
+    new = [] if error is None else [UncapturedForward.of(function, error)]
+    if _running.found is not None:
+        _running.found += new
+        yield
+        return
+    _running.found = new
+    try:
+        yield
+    finally:
+        _running.found = None
+    if new:
+        _tell(function, new)
+
+
+def modules_in_reach(function: Function) -> dict[str, torch.nn.Module]:
+    """The modules that a function closes over, and those among the variables that it names."""
+    found = root_modules(function)
+    if isinstance(function, FunctionType):
+        variables = function.__globals__
+        named = {name: variables[name] for name in function.__code__.co_names if name in variables}
+        found |= {name: value for name, value in named.items() if isinstance(value, torch.nn.Module)}
+    return found
+
+
+def _tell(function: Function, breaks: list[UncapturedForward]) -> None:
+    names = module_names(modules_in_reach(function))
+    reasons: dict[tuple[str, str, str], list[Function]] = {}
+    for each in breaks:
+        reasons.setdefault(each[1:], []).append(each.function)
+    told = []
+    for (at, why, fix), found in list(reasons.items())[:_MOST_TOLD]:
+        told.append(", ".join(names.get(id(one)) or name_of(one) for one in _innermost(found)))
+        told += [*([f"  at:  {at}"] if at else []), f"  why: {why}", f"  fix: {fix}"]
+    more = [f"and {len(reasons) - _MOST_TOLD} more lines"] if len(reasons) > _MOST_TOLD else []
+    beginning = (
+        f"{name_of(function)} runs in pieces: what is named here runs in Python, the modules that it calls are "
+        "compiled. fullgraph=True raises instead."
+    )
+    warn_at_users_line("\n".join([beginning, *told, *more]), GraphBreakWarning)
+
+
+def _innermost(functions: list[Function]) -> list[Function]:
+    """Those that hold none of the others: a line that breaks a module breaks all that hold it."""
+    broken = set(map(id, functions))
+    return [
+        function
+        for function in functions
+        if not any(
+            id(module) in broken and module is not function
+            for root in modules_in_reach(function).values()
+            for module in root.modules()
+        )
+    ]
+
+
+def name_of(function: Function) -> str:
+    """What people call a function or a module."""
+    return getattr(function, "__qualname__", type(function).__qualname__)
