@@ -15,7 +15,7 @@ from precast.autograd.boundary import FlatCall
 from precast.autograd.call_key import static_key
 from precast.autograd.state_guards import StateGuards
 from precast.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
-from precast.ir.gradient_inputs import NO_GRADIENTS, GradientInputs
+from precast.ir.gradient_inputs import NO_GRADIENTS, GradientInputs, has_hooks
 
 if TYPE_CHECKING:
     from precast.autograd.boundary.duplicate_inputs import DuplicatePlan
@@ -92,7 +92,15 @@ class CompiledVariant:
         tensors = self._tensors(values)
         start = self.state_count
         captured = tensors[start : start + len(self.captured)]
-        return static_key([*captured, *self.gradients.read(tensors)])
+        return self.key_of(tensors, captured, self.gradients, self.outputs)
+
+    @staticmethod
+    def key_of(
+        tensors: Sequence[Any], captured: Sequence[Any], gradients: GradientInputs, outputs: "OutputPlan"
+    ) -> tuple[Any, ...]:
+        """What counts of captured tensors, of gradients, and of whom a backward inside of the program reaches."""
+        key = static_key([*captured, *gradients.read(tensors)])
+        return (*key, any(map(has_hooks, tensors))) if outputs.runs_backward else key
 
     def inputs(self, values: Sequence[Any]) -> Sequence[Any]:
         if not self.captured_key and len(self.places) == len(values):
@@ -142,7 +150,8 @@ class OutputPlan:
 
     ``build``, if given, makes the containers in place of the ``tree``. With ``has_changes``, results are a pair: what
     is returned, and what containers of the arguments hold afterwards. ``writes`` say where in Python's state the next
-    results are put, and the last ones are what ``.grad`` of the inputs ``gradient_owners`` becomes.
+    results are put, and the last ones are what ``.grad`` of the inputs ``gradient_owners`` becomes. Of results in
+    ``spent`` positions, the gradient was taken already, if the program ``runs_backward`` itself.
     """
 
     constants: dict[int, Any] | None = None
@@ -153,6 +162,8 @@ class OutputPlan:
     refers_to_arguments: bool = False
     writes: "Writes | None" = None
     gradient_owners: tuple[int, ...] = ()
+    spent: tuple[int, ...] = ()
+    runs_backward: bool = False
 
     def split(
         self,
@@ -162,13 +173,16 @@ class OutputPlan:
         has_changes: bool = False,
         writes: "Writes | None" = None,
         gradient_owners: tuple[int, ...] = (),
+        spent: tuple[int, ...] = (),
+        runs_backward: bool = False,
     ) -> list[Any]:
         """Note the plain values among the outputs, and give the others."""
         kept = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
         self.constants = {i: output for i, output in enumerate(outputs) if not isinstance(output, kept)}
-        self.tree, self.has_changes, self.writes, self.gradient_owners = tree, has_changes, writes, gradient_owners
+        self.tree, self.has_changes, self.writes = tree, has_changes, writes
+        self.gradient_owners, self.spent, self.runs_backward = gradient_owners, spent, runs_backward
         self.refers_to_arguments = any(isinstance(value, ArgumentContainer) for value in self.constants.values())
-        self.is_single = tree.is_leaf() and not self.constants and not writes and not gradient_owners
+        self.is_single = tree.is_leaf() and not self.constants and not (writes or gradient_owners or spent)
         return [output for output in outputs if isinstance(output, kept)]
 
     def assemble(self, results: Sequence[Any], arguments: Any = (), owners: Sequence[Any] = ()) -> Any:
@@ -182,6 +196,8 @@ class OutputPlan:
         for position, constant in self.constants.items():
             is_container = isinstance(constant, ArgumentContainer)
             outputs.insert(position, containers[constant.number] if is_container else constant)
+        if self.spent:
+            self._spend(outputs)
         if owners:
             for owner, gradient in zip(owners, outputs[-len(owners) :], strict=True):
                 owner.grad = gradient
@@ -196,6 +212,13 @@ class OutputPlan:
         result, changes = built
         apply_changes(containers, changes)
         return result
+
+    def _spend(self, outputs: list[Any]) -> None:
+        from precast.autograd.boundary.spent_outputs import spent
+
+        made = {id(outputs[position]): spent(outputs[position]) for position in self.spent}
+        for position in self.spent:
+            outputs[position] = made[id(outputs[position])]
 
     def _built(self, outputs: list[Any]) -> Any:
         if self.build is not None:

@@ -12,7 +12,6 @@ import torch
 
 from precast.autograd.boundary import FlatCall
 from precast.autograd.boundary.wrapped_parts import written_parts
-from precast.autograd.call_key import static_key
 from precast.autograd.call_parts import CallParts
 from precast.autograd.changing_sizes import SizeRoots
 from precast.autograd.compiled_variant import CompiledVariant, EagerVariant, Home, OutputPlan, Overlap
@@ -131,7 +130,9 @@ def compile_call(
         places=_places_of_values(prepared, analyzed.places, len(slots)),
         state_count=len(slots),
         captured=analyzed.captured,
-        captured_key=static_key([*(read() for read in analyzed.captured), *analyzed.gradients.read(analyzed.tensors)]),
+        captured_key=CompiledVariant.key_of(
+            analyzed.tensors, [read() for read in analyzed.captured], analyzed.gradients, analyzed.outputs
+        ),
         sizes=size_check(prepared.fakes.sizes(), _expected_sizes(prepared, len(slots), roots)) if roots else None,
         overlap=overlap,
         outputs=analyzed.outputs,
@@ -175,7 +176,13 @@ def _over_tensors(
         assert flat.out_tree is not None, "the function has run"
         owners = tuple(map(places.index, flat.gradient_owners))
         return outputs.split(
-            results, flat.out_tree, has_changes=flat.has_changes, writes=flat.writes, gradient_owners=owners
+            results,
+            flat.out_tree,
+            has_changes=flat.has_changes,
+            writes=flat.writes,
+            gradient_owners=owners,
+            spent=flat.spent,
+            runs_backward=flat.runs_backward,
         )
 
     return run

@@ -33,6 +33,7 @@ from precast.errors import CaptureError, InputTypeError, StateMutationError
 from precast.ir.gradient_inputs import NO_GRADIENTS, GradientInputs
 from precast.ir.opened_objects import PLAIN_TYPES, opened
 from precast.ir.signature import InputKind
+from precast.tracing.backward_runs import BackwardRuns
 from precast.tracing.captured_tensors import CapturedTensors
 from precast.tracing.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
 from precast.tracing.fake_mode import dispatch_for
@@ -50,7 +51,8 @@ class FlatCallable:
     is known after the first run, in ``out_tree``. With ``returns_changes``, containers of the arguments among the
     results are an ``ArgumentContainer``; where the program changed any (``has_changes``), results are a pair with
     what these hold now. With ``returns_writes``, what it wrote elsewhere (``writes``) follows. Last comes the new
-    ``.grad`` of inputs that got another one (``gradient_owners``).
+    ``.grad`` of inputs that got another one (``gradient_owners``). ``spent`` are the results of which the program has
+    taken the gradient itself.
     """
 
     def __init__(
@@ -75,23 +77,40 @@ class FlatCallable:
         self.has_changes = False
         self.writes: Writes = Writes()
         self.gradient_owners: tuple[int, ...] = ()
+        self.spent: tuple[int, ...] = ()
+        self.runs_backward = False
 
     def __call__(self, *flat: Any) -> list[Any]:
         inputs, gradients = self._gradients.split(flat)
         stand_ins = dict(zip(map(id, self._state), inputs, strict=False))
         self._gradients.put(inputs, gradients)
-        outputs = self._run(CapturedTensors(stand_ins), inputs[len(self._state) :])
+        versions = [_version(value) for value in inputs]
+        backwards = BackwardRuns()
+        with backwards.noted():
+            outputs = self._run(CapturedTensors(stand_ins), inputs[len(self._state) :])
+        changed = [value for value, version in zip(inputs, versions, strict=True) if _version(value) != version]
+        outputs = self._without_spent(outputs, backwards, changed)
+        self.runs_backward = backwards.has_run
         written = self._gradients.written(inputs, gradients)
         self.gradient_owners = tuple(written)
         return [*outputs, *written.values()]
+
+    def _without_spent(self, outputs: list[Any], backwards: BackwardRuns, changed: Sequence[torch.Tensor]) -> list[Any]:
+        values = {id(output): output for output in outputs if backwards.has_spent(output, changed)}
+        self.spent = tuple(position for position, output in enumerate(outputs) if id(output) in values)
+        detached = {key: value.detach() for key, value in values.items()}
+        return [detached.get(id(output), output) for output in outputs]
 
     def discover(
         self, flat: Sequence[Any], make_stand_in: Callable[[torch.Tensor], torch.Tensor], gradients: GradientSearch
     ) -> list[torch.Tensor]:
         """Run once to find the tensors that the program meets beyond its known state."""
         captured = CapturedTensors(dict(zip(map(id, self._state), flat, strict=False)), make_stand_in, gradients)
-        self._run(captured, flat[len(self._state) :])
-        gradients.finish()
+        backwards = BackwardRuns()
+        with backwards.noted():
+            self._run(captured, flat[len(self._state) :])
+        self.runs_backward = backwards.has_run
+        gradients.finish(runs_backward=backwards.has_run)
         return captured.discovered
 
     def _run(self, captured: CapturedTensors, inputs: Sequence[Any]) -> list[Any]:
@@ -308,6 +327,11 @@ def _plan(fakes: FakeInputs, spec: DimSpec, size: int, path: str) -> DimensionPl
         fakes.declare(root.name, example=example, seen_at=path, size_range=root.range)
         return DynamicSize(root.name) if isinstance(spec, Dim) else DynamicSize(root.name, spec.scale, spec.offset)
     return None
+
+
+def _version(value: Any) -> int:
+    is_counted = isinstance(value, torch.Tensor) and not value.is_inference()
+    return value._version if is_counted else 0
 
 
 def unique_names(names: Sequence[str]) -> list[str]:

@@ -42,3 +42,8 @@ class GradientInputs:
 
 
 NO_GRADIENTS = GradientInputs()
+
+
+def has_hooks(tensor: Any) -> bool:
+    """Whether a backward that reaches ``tensor`` calls anyone."""
+    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)

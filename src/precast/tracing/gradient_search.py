@@ -4,13 +4,15 @@ Inputs stand for the caller's tensors while a program is traced. They are leaves
 that a backward inside of the program adds to their ``.grad`` as it would to the caller's.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from precast.errors import CaptureError
-from precast.ir.gradient_inputs import GradientInputs
+from precast.ir.gradient_inputs import GradientInputs, has_hooks
+from precast.tracing.graph_breaks import uncaptured
 from precast.tracing.provenance import innermost_users_line
 
 _ATTRIBUTE: Any = torch.Tensor.grad
@@ -51,26 +53,50 @@ class GradientSearch:
         tensor = self._tensors.get(id(stand_in))
         if tensor is None or id(tensor) in self.found:
             return
-        _check_owner(tensor)
+        if (gradient := _gradient(tensor)) is not None and gradient.layout is not torch.strided:
+            raise uncaptured(
+                CaptureError(
+                    "The program uses a sparse gradient.",
+                    at=innermost_users_line(),
+                    why="compiled graphs compute dense tensors",
+                    fix="Use sparse=False in the embedding.",
+                )
+            )
         self.found[id(tensor)] = tensor
         if (line := innermost_users_line()) is not None:
             self.lines.append(line)
-        if stand_in.grad is not None:
-            self.is_late |= tensor.grad is not None
-        else:
+        if _gradient(stand_in) is None:
             self._give(tensor, stand_in)
+        elif tensor.grad is not None:
+            self.is_late = True
 
-    def finish(self) -> None:
+    def finish(self, *, runs_backward: bool) -> None:
         """Note the inputs that a backward gave gradients to and nothing else asked for."""
         for stand_in in self._inputs.values():
             if stand_in.is_leaf and stand_in.grad is not None:
                 self.touch(stand_in)
+        tensors = self._tensors.values() if runs_backward else ()
+        if any(tensor.requires_grad and (has_hooks(tensor) or tensor.retains_grad) for tensor in tensors):
+            raise uncaptured(
+                CaptureError(
+                    "The program runs a backward that reaches a tensor with hooks, or one that keeps its gradient.",
+                    why="hooks are called with real tensors, which a graph does not have",
+                    fix="Run the backward outside of the program.",
+                )
+            )
 
     def _give(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
         if tensor.grad is not None:
             stand_in.grad = torch.empty_strided(
                 tensor.grad.shape, tensor.grad.stride(), dtype=tensor.grad.dtype, device=tensor.grad.device
             )
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    with warnings.catch_warnings():
+        # Torch warns of results of something, which seldom have one.
+        warnings.simplefilter("ignore")
+        return tensor.grad
 
 
 def gradient_inputs(found: Sequence[torch.Tensor], inputs: Sequence[Any]) -> GradientInputs:
@@ -80,26 +106,12 @@ def gradient_inputs(found: Sequence[torch.Tensor], inputs: Sequence[Any]) -> Gra
         positions.setdefault(id(value), []).append(position)
     for tensor in found:
         if len(positions[id(tensor)]) > 1:
-            raise CaptureError(
-                "The program uses .grad of a tensor that it is given twice.",
-                why="two inputs stand for the tensor, and only one of them would get the gradient",
-                fix="Pass the tensor once.",
+            raise uncaptured(
+                CaptureError(
+                    "The program uses .grad of a tensor that it is given twice.",
+                    why="two inputs stand for the tensor, and only one of them would get the gradient",
+                    fix="Pass the tensor once.",
+                )
             )
     owners = [(positions[id(tensor)][0], tensor.grad is not None) for tensor in found]
     return GradientInputs(tuple(owner for owner, _ in owners), tuple(present for _, present in owners))
-
-
-def _check_owner(tensor: torch.Tensor) -> None:
-    """Refuse tensors whose gradients no graph can hold."""
-    if not tensor.is_leaf:
-        raise CaptureError(
-            "The program uses .grad of a tensor that is the result of something, outside of it.",
-            why="its gradient would have to reach what it is computed from",
-            fix="Compute the tensor inside of the program, or pass it detached.",
-        )
-    if tensor.grad is not None and tensor.grad.layout is not torch.strided:
-        raise CaptureError(
-            "The program uses a sparse gradient.",
-            why="compiled graphs compute dense tensors",
-            fix="Use sparse=False in the embedding.",
-        )

@@ -50,6 +50,8 @@ def variant_data(
     """The variant as plain data. Raises Indescribable where it is more than that."""
     if variant.outputs.writes:
         raise Indescribable("what the program writes into Python's state")
+    if variant.gradients.owners or variant.outputs.runs_backward:
+        raise Indescribable("gradients that the program uses or takes itself")
     if variant.captured or variant.sizes is not None or parts.regenerate is not None:
         raise Indescribable("captured tensors, symbolic sizes or aliased outputs")
     if any(layout for sides in parts.layouts.values() for side in sides for layout in side):
