@@ -22,8 +22,9 @@ from precast.ir.loops.program import (
     with_steps,
 )
 from precast.ir.loops.rewriting import replace_places, with_buffers
-from precast.ir.loops.scalars import Accumulated, Accumulator, IndexValue, Load, apply, cast, rewrite
+from precast.ir.loops.scalars import Accumulated, Accumulator, IndexValue, Load, apply, cast, computed, rewrite
 from precast.ir.loops.verifier import IllegalLoopProgramError, calls, verify_loops, verify_plan
+from precast.ir.loops.verifier.dependences import conflicts
 from precast.ir.loops.verifier.proofs import is_proved
 from precast.lower.fuse import fuse
 from precast.lower.plan import plan
@@ -218,6 +219,22 @@ def test_what_a_guard_keeps_from_being_read_may_lie_anywhere():
     is_inside = apply("ge", IndexValue(before, "i64"), IndexValue(constant(0), "i64"))
     body = Loop((ROW,), (Store(Y, AT, Load(X, AT)), Store(Z, AT, Load(Y, (before,), is_inside))))
     verify_loops(program_of(kernel_over(body), inputs=[X], results=[Y, Z]), after="a test")
+
+
+def test_what_data_decides_on_is_kept_apart_by_another_subscript():
+    outer, six, two, three = (Variable(name, constant(size)) for name, size in (("i", 2), ("j", 6), ("k", 2), ("l", 3)))
+    made, columns = contiguous_buffer("made", "f32", (12, 8)), contiguous_buffer("columns", "i64", (3,))
+    place = computed("place", Load(columns, (atom(three),)), 8, is_certain=True)
+
+    def kernel(row):
+        written = Store(made, (atom(outer) * 6 + atom(six), constant(0)), Load(X, (constant(0),)))
+        read = Store(Z, (constant(0),), Load(made, (row, place)))
+        return kernel_over(Loop((outer,), (Loop((six,), (written,)), Loop((two, three), (read,)))))
+
+    found = conflicts(kernel(atom(outer) * 6 + atom(two) * 3 + atom(three)), {})
+    assert not any("made" in each for each in found)
+    found = conflicts(kernel(atom(outer) * 6 + atom(two) * 3 + atom(three) + 1), {})
+    assert any("one iteration writes made" in each for each in found)
 
 
 def test_loops_one_after_the_other_may_read_anything():

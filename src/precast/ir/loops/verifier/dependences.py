@@ -103,13 +103,25 @@ def _symbols(accesses: Sequence[Access]) -> list[str]:
 
 
 def _meet(store: Access, other: Access, shared: Sequence[Variable], examples: Sizes) -> bool:
-    """Whether two iterations of the shared variables meet, for every choice of dynamic sizes."""
-    if other.offset.computed or store.offset.computed:
-        return True
+    """Whether two iterations of the shared variables meet, for every choice of dynamic sizes.
+
+    Where data decides on one subscript, another one may keep them apart.
+    """
+    if not (other.offset.computed or store.offset.computed):
+        return _meet_along(store, store.offset, other, other.offset, shared, examples)
+    return all(
+        mine.computed or others.computed or _meet_along(store, mine, other, others, shared, examples)
+        for mine, others in zip(store.what.indices, other.what.indices, strict=True)
+    )
+
+
+def _meet_along(
+    store: Access, written: Index, other: Access, touched: Index, shared: Sequence[Variable], examples: Sizes
+) -> bool:
     found = False
     for sizes in sample_sizes(_symbols([store, other]), examples):
         try:
-            is_met = _meets(store, other, shared, sizes)
+            is_met = _meets(store, written, other, touched, shared, sizes)
         except TooLargeError:
             continue
         if not is_met:
@@ -118,11 +130,13 @@ def _meet(store: Access, other: Access, shared: Sequence[Variable], examples: Si
     return found
 
 
-def _meets(store: Access, other: Access, shared: Sequence[Variable], sizes: Sizes) -> bool:
+def _meets(
+    store: Access, place: Index, other: Access, others_place: Index, shared: Sequence[Variable], sizes: Sizes
+) -> bool:
     mine, others = Grid(store.variables, sizes), Grid(other.variables, sizes)
     # Where a guard keeps an access from happening, its offset may lie anywhere.
     held, seen = mine.holds(store.what.guard).ravel(), others.holds(other.what.guard).ravel()
-    written, touched = mine.numbers(store.offset).ravel()[held], others.numbers(other.offset).ravel()[seen]
+    written, touched = mine.numbers(place).ravel()[held], others.numbers(others_place).ravel()[seen]
     if not written.size or not touched.size:
         return False
     first = min(written.min(), touched.min())
