@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import precast
-from precast.errors import CaptureError, DataDependentError
+from precast.errors import CaptureError
 from tests.autograd.optimizer_settings import (
     Setting,
     assert_same_state,
@@ -197,20 +197,42 @@ def test_differentiable_steps_have_gradients():
     assert_same_tensors(learn(lambda step: step), learn(compiled), 1e-6)
 
 
-def test_optimizers_that_decide_on_data_are_refused():
-    parameter = torch.nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.LBFGS([parameter])
+def test_optimizers_that_decide_on_data_run_in_python():
+    def run(compile):
+        parameter = torch.nn.Parameter(torch.linspace(0, 1, 3))
+        optimizer = torch.optim.LBFGS([parameter])
 
-    def closure():
-        optimizer.zero_grad()
-        loss = parameter.square().sum()
-        loss.backward()
-        return loss
+        def closure():
+            optimizer.zero_grad()
+            loss = (parameter - 3).square().sum()
+            loss.backward()
+            return loss
 
-    with pytest.raises(DataDependentError):
-        compiled(lambda: optimizer.step(closure))()
-    assert torch.equal(parameter, torch.ones(3))
-    assert parameter.grad is None
+        step = compile(lambda: optimizer.step(closure))
+        return [step(), step(), parameter, parameter.grad]
+
+    expected = run(lambda step: step)
+    with pytest.warns(precast.GraphBreakWarning):
+        assert_same_tensors(expected, run(compiled), 1e-6)
+
+
+def test_a_closure_is_called():
+    def run(compile):
+        parameter = torch.nn.Parameter(torch.linspace(0, 1, 3))
+        optimizer = torch.optim.Adam([parameter], lr=0.1)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (parameter - 3).square().sum()
+            loss.backward()
+            return loss
+
+        inside, given = compile(lambda: optimizer.step(closure)), compile(optimizer.step)
+        return [inside(), inside(), given(closure), parameter, parameter.grad]
+
+    expected = run(lambda step: step)
+    with pytest.warns(precast.GraphBreakWarning, match="function"):
+        assert_same_tensors(expected, run(compiled), 1e-6)
 
 
 def test_steps_over_sparse_gradients_run_in_python():
@@ -223,7 +245,7 @@ def test_steps_over_sparse_gradients_run_in_python():
         return [table.weight]
 
     expected = run(lambda step: step)
-    with pytest.warns(UserWarning, match="sparse gradient"):
+    with pytest.warns(precast.GraphBreakWarning, match="sparse gradient"):
         assert_same_tensors(expected, run(compiled), 0.0)
 
 

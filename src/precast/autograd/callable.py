@@ -244,8 +244,6 @@ class AotCallable:
             except GraphBreak as found:
                 variant = self._broken[circumstances[-1]] = self._in_pieces(found)
                 reason = f"{reason}; in pieces, since {found.reason}"
-                if found.is_told:
-                    self._tell_broken(found)
         seconds = time.perf_counter() - started
         name = compilation.graph_name("*")
         _log.log(self._log_level, "compiled %s as %s in %.2f s: %s", self._name, name, seconds, reason)
@@ -365,12 +363,6 @@ class AotCallable:
                 f"{self._name} runs uncompiled, since it reads what compiled code would keep for ever: "
                 f"{'; '.join(variant.reads[:3])}. Pass such values as arguments, or read them outside."
             )
-
-    def _tell_broken(self, found: GraphBreak) -> None:
-        """Tell once that calls run in Python, and why."""
-        if not self._told_eager:
-            self._told_eager = True
-            warnings.warn(f"{self._name} runs in Python, with modules in it compiled: {found.reason}", stacklevel=5)
 
     def _input_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
         """What the values of a call are called: state by its path, leaves by the argument they are from."""

@@ -12,7 +12,6 @@ import torch
 
 from precast.errors import CaptureError
 from precast.ir.gradient_inputs import GradientInputs, has_hooks
-from precast.tracing.graph_breaks import uncaptured
 from precast.tracing.provenance import innermost_users_line
 
 _ATTRIBUTE: Any = torch.Tensor.grad
@@ -54,13 +53,11 @@ class GradientSearch:
         if tensor is None or id(tensor) in self.found:
             return
         if (gradient := _gradient(tensor)) is not None and gradient.layout is not torch.strided:
-            raise uncaptured(
-                CaptureError(
-                    "The program uses a sparse gradient.",
-                    at=innermost_users_line(),
-                    why="compiled graphs compute dense tensors",
-                    fix="Use sparse=False in the embedding.",
-                )
+            raise CaptureError(
+                "The program uses a sparse gradient.",
+                at=innermost_users_line(),
+                why="compiled graphs compute dense tensors",
+                fix="Use sparse=False in the embedding.",
             )
         self.found[id(tensor)] = tensor
         if (line := innermost_users_line()) is not None:
@@ -77,12 +74,10 @@ class GradientSearch:
                 self.touch(stand_in)
         tensors = self._tensors.values() if runs_backward else ()
         if any(tensor.requires_grad and (has_hooks(tensor) or tensor.retains_grad) for tensor in tensors):
-            raise uncaptured(
-                CaptureError(
-                    "The program runs a backward that reaches a tensor with hooks, or one that keeps its gradient.",
-                    why="hooks are called with real tensors, which a graph does not have",
-                    fix="Run the backward outside of the program.",
-                )
+            raise CaptureError(
+                "The program runs a backward that reaches a tensor with hooks, or one that keeps its gradient.",
+                why="hooks are called with real tensors, which a graph does not have",
+                fix="Run the backward outside of the program.",
             )
 
     def _give(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
@@ -106,12 +101,10 @@ def gradient_inputs(found: Sequence[torch.Tensor], inputs: Sequence[Any]) -> Gra
         positions.setdefault(id(value), []).append(position)
     for tensor in found:
         if len(positions[id(tensor)]) > 1:
-            raise uncaptured(
-                CaptureError(
-                    "The program uses .grad of a tensor that it is given twice.",
-                    why="two inputs stand for the tensor, and only one of them would get the gradient",
-                    fix="Pass the tensor once.",
-                )
+            raise CaptureError(
+                "The program uses .grad of a tensor that it is given twice.",
+                why="two inputs stand for the tensor, and only one of them would get the gradient",
+                fix="Pass the tensor once.",
             )
     owners = [(positions[id(tensor)][0], tensor.grad is not None) for tensor in found]
     return GradientInputs(tuple(owner for owner, _ in owners), tuple(present for _, present in owners))

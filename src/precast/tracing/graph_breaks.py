@@ -17,7 +17,6 @@ import torch
 from torch.nn.modules import module as module_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from precast.errors import CaptureError
 from precast.tracing.hook_effects import hook_effect
 
 FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
@@ -31,12 +30,10 @@ class GraphBreak(BaseException):
     Not an ``Exception``: the user's own handlers must not take it for a failure of their code.
     """
 
-    def __init__(self, reason: str, module: torch.nn.Module | None = None, *, is_told: bool = False) -> None:
-        """``is_told``: people would not expect it, and are warned."""
+    def __init__(self, reason: str, module: torch.nn.Module | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.module = module
-        self.is_told = is_told
 
 
 def global_hooks(name: str) -> dict[int, Any]:
@@ -66,11 +63,6 @@ def allowed_breaks() -> Iterator[None]:
         yield
     finally:
         _are_allowed.reset(token)
-
-
-def uncaptured(error: CaptureError) -> BaseException:
-    """What to raise for something that runs well in Python: a break, or where none is allowed, the error."""
-    return GraphBreak(str(error).replace("\n", " "), is_told=True) if _are_allowed.get() else error
 
 
 @contextmanager
