@@ -9,11 +9,12 @@ import torch
 from tests.fuzz import programs as programs_module
 from tests.fuzz.__main__ import BATCH, Limits, batches_from
 from tests.fuzz.generate import random_program
-from tests.fuzz.judge import Verdict, is_defined
+from tests.fuzz.judge import Verdict
 from tests.fuzz.programs import Leaf, Name, Program, Step
 from tests.fuzz.scripts import script
 from tests.fuzz.shrink import shrink
 from tests.fuzz.trials import Case, Report, Trial, run_cases
+from tests.fuzz.undefined import is_defined
 from tests.fuzz.workers import Build, DiedError, Failure, Worker, first_failure, try_all
 
 X = Leaf("x0", "input", (2, 5))
@@ -182,6 +183,15 @@ def test_what_eager_itself_leaves_undefined_is_not_tried(tmp_path):
     assert not is_defined(padded, 0)
     assert is_defined(replace(padded, leaves=(Leaf("x0", "input", (1, 1, 2, 2)),)), 0)
     assert not list(run_cases([Case(0, padded, ("training",))], tmp_path, stages=("loops",)))
+
+
+def test_gradients_of_batch_norms_that_eager_mixes_up_are_not_asked_for():
+    operands = (Name("x0"), Name("self.b0"), Name("self.b1"), None, None, False)
+    statistics = (Leaf("b0", "buffer", (2,)), Leaf("b1", "buffer", (2,)))
+    norm = Step(("v0",), "F.batch_norm", operands)
+    for height, expected in ((1, False), (2, True)):
+        image = Leaf("x0", "input", (1, 2, height, 3), layout="channels_last")
+        assert is_defined(Program((image, *statistics), (norm,), ("v0",)), 0) is expected
 
 
 def test_batches_end_where_enough_programs_were_tried():

@@ -23,9 +23,10 @@ import precast
 from precast.cache import Store
 from precast.errors import PrecastError
 from tests.fuzz.batches import Batch
-from tests.fuzz.judge import Expected, Verdict, expected, is_defined, judge
+from tests.fuzz.judge import Expected, Verdict, expected, judge
 from tests.fuzz.observe import Observation, observe_inference, observe_training, tensors_of
 from tests.fuzz.programs import Program
+from tests.fuzz.undefined import is_defined
 
 MODES = ("inference", "frozen", "training", "package", "whole")
 """``whole`` is `precast.compile` as users call it, caches and all; the first three differ from it in the build only."""

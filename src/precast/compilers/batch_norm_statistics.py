@@ -74,6 +74,8 @@ def _take_apart(graph: fx.Graph, norm: fx.Node) -> None:
         scale = spread if weight is None else call(_aten.mul.Tensor, spread, weight)
         value = call(_aten.mul.Tensor, call(_aten.sub.Tensor, source, along_channels(mean)), along_channels(scale))
         value = value if bias is None else call(_aten.add.Tensor, value, along_channels(bias))
+    # The steps would lie as their operands do, the norm need not.
+    set_value(value, value_of(output))
     output.replace_all_uses_with(value)
     graph.erase_node(output)
 

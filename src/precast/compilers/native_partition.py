@@ -50,7 +50,7 @@ def native_partition(
 def lay_out_saved_images(forward: fx.GraphModule, backward: fx.GraphModule, *, num_fwd_outputs: int) -> None:
     """Change, in place, what tracing says of saved values that lie between convolutions."""
     results = results_of(forward.graph)
-    kept = {node for node in results[:num_fwd_outputs] if isinstance(node, fx.Node)}
+    kept = _seen_through_views(results[:num_fwd_outputs])
     saved = {node.name: node for node in results[num_fwd_outputs:] if isinstance(node, fx.Node) and node not in kept}
     images = _images(forward.graph) | _images(backward.graph)
     for placeholder in placeholders_of(backward.graph):
@@ -62,10 +62,20 @@ def lay_out_saved_images(forward: fx.GraphModule, backward: fx.GraphModule, *, n
 
 def lay_out_inner_images(backward: fx.GraphModule) -> None:
     """The same for what nobody outside sees: where the graph is cut into segments, it passes from one to the next."""
-    images, results = _images(backward.graph), set(results_of(backward.graph))
+    images, results = _images(backward.graph), _seen_through_views(results_of(backward.graph))
     for node in backward.graph.nodes:
         if node.name in images and node not in results and _may_be_laid_out(node, node):
             _lay_out(node)
+
+
+def _seen_through_views(results: Sequence[object]) -> set[fx.Node]:
+    """Results, and what they are views of: how that lies, the caller sees."""
+    seen: set[fx.Node] = set()
+    for node in results:
+        while isinstance(node, fx.Node) and node not in seen:
+            seen.add(node)
+            node = node.args[0] if node.target is not getitem and Fact.VIEW in facts_of(node) else None
+    return seen
 
 
 def _lay_out(node: fx.Node) -> None:

@@ -4,15 +4,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from precast.ir.boundary import BoundaryFacts, OutputFacts, Relation
+from precast.ops.cost import size_hint
 from precast.tracing.flat_function import FlatFunction
+from precast.tracing.subclasses import is_wrapper
 
 
 def boundary_outputs(inputs: Sequence[Any], outputs: Sequence[Any], facts: BoundaryFacts) -> list[Any]:
     """All values that leave the graph, given the inputs and outputs of a run, in the order of ``BoundaryFacts``."""
     updated = [inputs[number] for number in facts.updated]
-    hidden = [_hide_view(output, fact) for output, fact in zip(outputs, facts.outputs, strict=True)]
+    # Before the analysis has ended, nobody knows.
+    values = facts.values[len(updated) : len(updated) + len(outputs)] or [None] * len(outputs)
+    hidden = [
+        _hide_view(_lying_like(output, value, fact), fact)
+        for output, fact, value in zip(outputs, facts.outputs, values, strict=True)
+    ]
     return [*updated, *hidden, *_intermediate_bases(outputs, facts.outputs)]
 
 
@@ -23,6 +31,28 @@ def returning_boundary(function: FlatFunction, facts: BoundaryFacts) -> FlatFunc
         return boundary_outputs(inputs, function(*inputs), facts)
 
     return run
+
+
+def _lying_like(output: Any, value: Any, facts: OutputFacts) -> Any:
+    """A tensor of its own memory, in the order that it has where operators are not decomposed: that is eager's."""
+    if facts.relation is not Relation.FRESH or type(value) is not FakeTensor or not _is_plain(output):
+        return output
+    order = _memory_order(value)
+    if order == _memory_order(output):
+        return output
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return output.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+
+
+def _is_plain(output: Any) -> bool:
+    return isinstance(output, torch.Tensor) and output.layout is torch.strided and not is_wrapper(output)
+
+
+def _memory_order(tensor: torch.Tensor) -> list[int]:
+    """Dimensions from outermost to innermost; of size 1, where they are among their neighbours."""
+    kept = [dim for dim in range(tensor.ndim) if size_hint(tensor.shape[dim]) != 1]
+    places = iter(sorted(kept, key=lambda dim: -size_hint(tensor.stride()[dim])))
+    return [next(places) if dim in kept else dim for dim in range(tensor.ndim)]
 
 
 def _hide_view(output: Any, facts: OutputFacts) -> Any:

@@ -13,14 +13,13 @@ from unittest.mock import patch
 import torch
 from torch._decomp import decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
-from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError
-from precast.ops.elementwise_strides import eager_strides
 from precast.tracing.certain_answers import CertainAnswers
+from precast.tracing.eager_layouts import as_eager_lies
 from precast.tracing.eager_types import checking_dispatch
 from precast.tracing.least_squares import fake_lstsq
 from precast.tracing.storages import refuse_operators_on_storages
@@ -35,20 +34,6 @@ _COMPRESSIONS = {
     _aten._to_sparse_bsr.default,
     _aten._to_sparse_bsc.default,
 }
-# Their results lie densely in the order that the input suggests; fake tensors say: as the input lies.
-_BATCH_NORMS = {
-    _aten.native_batch_norm.default, _aten._native_batch_norm_legit.default, _aten._native_batch_norm_legit.no_stats,
-    _aten._native_batch_norm_legit_no_training.default, _aten._native_batch_norm_legit_functional.default,
-    _aten._batch_norm_with_update.default, _aten._batch_norm_with_update_functional.default,
-    _aten._batch_norm_no_update.default,
-}  # fmt: skip
-_BATCH_NORM_GRADIENTS = {_aten.native_batch_norm_backward.default, _aten.batch_norm_backward.default}
-# Eager lays their results out by looking at all operands at once; fake tensors look at one after the other.
-_ELEMENTWISE = {
-    _aten.copysign.Tensor, _aten.div.Tensor_mode, _aten.floor_divide.default, _aten.heaviside.default,
-    _aten.logaddexp.default, _aten.logaddexp2.default, _aten.logical_and.default, _aten.logical_or.default,
-    _aten.logical_xor.default,
-}  # fmt: skip
 
 
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
@@ -92,22 +77,7 @@ def _dispatch(
         )
     result = original(func, types, args, kwargs)
     certain.note(func, args, result)
-    if func in _BATCH_NORMS or func in _BATCH_NORM_GRADIENTS:
-        source = args[0] if func in _BATCH_NORMS else args[1]
-        return (_lying_densely(result[0], source, mode), *result[1:])
-    if func in _ELEMENTWISE and (strides := eager_strides(result, args)) is not None:
-        with mode:
-            return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
-    return result
-
-
-def _lying_densely(result: torch.Tensor | None, source: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor | None:
-    """The result of a batch norm as eager lays it on the CPU; it may be a gradient that nobody asked for."""
-    if result is None or result.device.type != "cpu":
-        return result
-    with mode:
-        dense = torch.empty_like(result, memory_format=suggest_memory_format(source))
-    return result if result.stride() == dense.stride() else dense
+    return as_eager_lies(func, args, result, mode)
 
 
 def dispatch_for(inputs: Sequence[Any]) -> AbstractContextManager[None]:

@@ -1,0 +1,53 @@
+"""Programs of which eager's own kernels make nonsense: nobody can be judged by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.fuzz.judge import run
+from tests.fuzz.observe import observe_inference
+from tests.fuzz.programs import Program
+
+_SUSPECTS = ("F.max_pool", "F.batch_norm", "F.instance_norm")
+_NORMS = ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
+
+
+class _Watch(TorchDispatchMode):
+    """Looks at what kernels are given and what they return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_defined = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        if name.startswith("max_pool"):
+            # The gradient of a maximum over padding alone is written outside of the input.
+            values = result[0] if isinstance(result, tuple) else result
+            self.is_defined &= not bool(values.isneginf().any())
+        if name in _NORMS:
+            self.is_defined &= not _is_ambiguous(args[0])
+        return result
+
+
+def _is_ambiguous(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is channels last only because of sizes of 1: gradients of batch norms mix up their elements."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    is_last = tensor.ndim in formats and tensor.is_contiguous(memory_format=formats[tensor.ndim])
+    return is_last and not tensor.is_contiguous() and 1 in tensor.shape[1:]
+
+
+def is_defined(program: Program, seed: int) -> bool:
+    """Whether eager may be asked."""
+    if not any(step.function.startswith(_SUSPECTS) for step in program.steps):
+        return True
+    with _Watch() as watch:
+        run(program, seed, observe_inference)
+        if program.other_size is not None:
+            run(program.grown(), seed, observe_inference)
+    return watch.is_defined

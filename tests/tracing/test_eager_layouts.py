@@ -1,0 +1,137 @@
+"""Results of operators lie in memory as eager lays them out."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import precast
+from precast.tracing.fake_mode import make_fake_mode
+
+CHANNELS_LAST = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+ALONG_ROWS = torch.randn(2, 3, 4).mT
+CALLS = {
+    "log sigmoid": (F.logsigmoid, ALONG_ROWS),
+    "roll": (lambda x: x.roll(1, 1), CHANNELS_LAST),
+    "roll by nothing": (lambda x: x.roll(3, 1), CHANNELS_LAST),
+    "roll of everything": (lambda x: x.roll(1), CHANNELS_LAST),
+    "sort of a size of one": (lambda x: x.unfold(1, 1, 1).sort(0)[1], torch.randn(1, 8, 2)),
+    "view of a size of one": (lambda x: (x * 2).view(3, 2, 1), torch.empty_strided((3, 2, 1, 1), (2, 1, 1, 2)).zero_()),
+    "batch norm that looks like channels last": (
+        lambda x: F.batch_norm(x, torch.zeros(2), torch.ones(2)),
+        torch.randn(2, 2).mT[None, ..., None],
+    ),
+    "padding of volumes": (
+        lambda x: F.pad(x, (1,) * 6, mode="replicate"),
+        CHANNELS_LAST[:, :, None].contiguous(memory_format=torch.channels_last_3d),
+    ),
+}
+
+
+def strides(tensor):
+    return [int(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+
+
+@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("name", CALLS)
+def test_fake_tensors_lie_as_eagers(name, is_static):
+    call, operand = CALLS[name]
+    mode = make_fake_mode(ShapeEnv())
+    fake = mode.from_tensor(operand, static_shapes=is_static)
+    with mode:
+        found = call(fake)
+    assert strides(found) == strides(call(operand))
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+@pytest.mark.parametrize("call", [F.logsigmoid, lambda x: F.batch_norm(x, None, None, training=True)])
+def test_what_is_decomposed_lies_as_the_whole(call, is_trained):
+    operand = ALONG_ROWS.clone().requires_grad_(is_trained)
+    found, expected = precast.compile(call)(operand), call(operand)
+    assert found.stride() == expected.stride()
+    torch.testing.assert_close(found, expected)
+    if is_trained:
+        weights = torch.randn(found.shape)
+        gradients = [torch.autograd.grad((each * weights).sum(), operand)[0] for each in (found, expected)]
+        torch.testing.assert_close(*gradients)
+
+
+def test_what_a_returned_view_shows_is_not_laid_out_otherwise():
+    def call(images, weight):
+        found = F.conv2d(images, weight)
+        return found.unsqueeze(0), F.batch_norm(found, torch.zeros(5), torch.ones(5))
+
+    operands = torch.randn(1, 3, 16, 6, requires_grad=True), torch.randn(5, 3, 3, 4)
+    found, expected = precast.compile(call)(*operands), call(*operands)
+    assert [strides(each) for each in found] == [strides(each) for each in expected]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+class Comparing(TorchDispatchMode):
+    """Every call of an operator is made on fake tensors, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.different = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        given = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        is_plain = all(each.layout is torch.strided and type(each) is torch.Tensor for each in given)
+        if func.namespace != "aten" or func._schema.is_mutable or not is_plain or func in self.different:
+            return result
+        mode = make_fake_mode(ShapeEnv())
+        fakes = pytree.tree_map_only(
+            torch.Tensor, lambda each: mode.from_tensor(each, static_shapes=True), (args, kwargs)
+        )
+        try:
+            with mode:
+                found = func(*fakes[0], **fakes[1])
+        except (RuntimeError, TypeError, NotImplementedError):
+            # Nothing that depends on data is known of fake tensors.
+            return result
+        pairs = zip(pytree.tree_leaves(result), pytree.tree_leaves(found), strict=False)
+        if any(
+            isinstance(mine, torch.Tensor) and mine.numel() and strides(mine) != strides(fake) for mine, fake in pairs
+        ):
+            self.different.add(func)
+        return result
+
+
+def laid_out(tensor, how):
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.ndim < 2:
+        return tensor
+    if how == "channels last" and tensor.ndim in (4, 5):
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        return tensor.detach().contiguous(memory_format=formats[tensor.ndim])
+    return tensor.detach().mT.contiguous().mT
+
+
+# What is random is drawn by operators of our own.
+KNOWN = {"aten.normal.Tensor_Tensor"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["channels last", "transposed"])
+def test_all_operators_of_torch_lie_as_eagers(how):
+    comparing = Comparing()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for info in op_db:
+            if not info.supports_dtype(torch.float32, "cpu") or "sparse" in info.name:
+                continue
+            for sample, _ in zip(info.sample_inputs("cpu", torch.float32), range(5), strict=False):
+                operands = pytree.tree_map(lambda each: laid_out(each, how), (sample.input, sample.args, sample.kwargs))
+                try:
+                    with torch.no_grad(), comparing:
+                        info(operands[0], *operands[1], **operands[2])
+                except RuntimeError:
+                    # Some take no other layout.
+                    continue
+    assert {str(each) for each in comparing.different} <= KNOWN
