@@ -178,16 +178,22 @@ def _feed_together(stores: Sequence[Access], load: Access, examples: Sizes) -> b
 
 def _is_fed(stores: Sequence[Access], load: Access, sizes: Sizes) -> bool:
     reading = Grid(load.variables, sizes)
-    read = reading.numbers(load.offset).ravel()
     missing = reading.holds(load.what.guard).ravel().copy()
-    for store in stores:
+    read = reading.numbers(load.offset).ravel()
+    # What was written last is most likely what is read.
+    for store in reversed(stores):
+        if not missing.any():
+            break
         shared = [variable for loop in store.loops_with(load) for variable in loop.variables]
         writing = Grid(store.variables, sizes)
         held = writing.holds(store.what.guard).ravel()
-        written = _iteration(writing, shared)[held], writing.numbers(store.offset).ravel()[held]
-        pairs = set(zip(*map(numpy.ndarray.tolist, written), strict=True))
-        wanted = zip(_iteration(reading, shared).tolist(), read.tolist(), strict=True)
-        missing &= ~numpy.fromiter((pair in pairs for pair in wanted), dtype=bool, count=len(read))
+        written = writing.numbers(store.offset).ravel()[held]
+        first = min(written.min(initial=0), read.min(initial=0))
+        width = max(written.max(initial=0), read.max(initial=0)) - first + 1
+        # An iteration and an offset, as one number.
+        made = _iteration(writing, shared)[held] * width + (written - first)
+        wanted = _iteration(reading, shared)[missing] * width + (read[missing] - first)
+        missing[missing] = ~numpy.isin(wanted, made)
     return not missing.any()
 
 
