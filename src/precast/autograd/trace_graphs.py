@@ -1,7 +1,7 @@
 """Traces the graphs that compilers get: the joint graph for training, or the forward alone for inference."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,9 +9,10 @@ from torch import fx
 
 from precast.autograd.boundary.subclasses import Layout, PlainFunction, layout_of, plain_count, take_apart
 from precast.capture.failures import explained_failures
-from precast.differentiate import joint, tangents_for
+from precast.differentiate import Joint, tangents_for
 from precast.functionalize import functionalized
 from precast.ir.boundary import BoundaryFacts
+from precast.ir.graphs import placeholders_of
 from precast.tracing.boundary_outputs import returning_boundary
 from precast.tracing.dead_code import remove_dead_nodes
 from precast.tracing.fake_inputs import FakeInputs, fresh_copies
@@ -23,13 +24,15 @@ from precast.tracing.trace import Decompositions, rename_placeholders, trace
 class TracedGraph:
     """A functional graph over plain tensors, and what the values around it are made of.
 
-    ``inputs`` are the primals and ``tangents`` what follows them; ``results`` is everything that is returned.
+    ``inputs`` are the primals and ``tangents`` what follows them; ``results`` is everything that is returned. The last
+    inputs and results of a joint graph belong to ``late_updates``, the primals that the backward writes into.
     """
 
     module: fx.GraphModule
     inputs: tuple[Layout, ...]
     tangents: tuple[Layout, ...]
     results: tuple[Layout, ...]
+    late_updates: tuple[int, ...] = ()
 
 
 def trace_joint(
@@ -42,12 +45,31 @@ def trace_joint(
     module_names: Mapping[int, str],
 ) -> TracedGraph:
     """``primals_1…n, tangents_1…m -> (updated inputs, outputs, bases, gradients)`` as one functional graph."""
-    with fakes.mode:
-        primals = fresh_copies(inputs)
-        tangents = tangents_for(facts)
-    return _trace_plain(
-        joint(function, facts), primals, tangents, fakes, decompositions=decompositions, module_names=module_names
-    )
+    joint = Joint(function, facts)
+    while True:
+        with fakes.mode:
+            primals = fresh_copies(inputs)
+            tangents = [*tangents_for(facts), *(_like(primals[number]) for number in joint.late_updates)]
+        traced = _trace_plain(joint, primals, tangents, fakes, decompositions=decompositions, module_names=module_names)
+        if joint.seen == joint.late_updates:
+            _take_current(traced.module, len(joint.seen))
+            return replace(traced, late_updates=joint.seen)
+        joint = Joint(function, facts, joint.seen)
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _take_current(module: fx.GraphModule, count: int) -> None:
+    """Use what inputs are when the backward runs as it is: a copy into what they were would need that, too."""
+    placeholders = placeholders_of(module.graph)
+    for current in placeholders[len(placeholders) - count :]:
+        for node in list(current.users):
+            if node.target is torch.ops.aten.copy.default and node.args[1] is current:
+                node.replace_all_uses_with(current)
+    remove_dead_nodes(module.graph)
+    module.recompile()
 
 
 def trace_inference(

@@ -99,6 +99,7 @@ def _training_parts(
         relevant=_primals_in_gradients(traced, plain_count(results)),
         updated=facts.updated,
         is_random=facts.is_random,
+        late_updates=traced.late_updates,
     )
     if not any((*traced.inputs, *traced.results)):
         mark_updates(forward.graph, facts, needed=training.relevant)

@@ -26,6 +26,7 @@ from precast.capture.number_inputs import NumberInputs
 from precast.capture.prepare import FlatCallable, PreparedCall, prepare
 from precast.capture.reachable_state import reachable_state
 from precast.capture.reads import Reads
+from precast.errors import CaptureError
 from precast.functionalize import analyze
 from precast.ir.boundary import BoundaryFacts
 from precast.ir.gradient_inputs import GradientInputs
@@ -125,6 +126,7 @@ def compile_call(
         call, parts = _compile_overlapping(
             analyzed.flat, analyzed.tensors, analyzed.fakes, analyzed.facts, overlap, prepared.fakes, job
         )
+        overlap = _with_late_updates(overlap, analyzed.tensors, parts)
     variant = CompiledVariant(
         call=call,
         places=_places_of_values(prepared, analyzed.places, len(slots)),
@@ -214,6 +216,20 @@ def _compile_overlapping(
     job = replace(job, static_inputs=())
     call, _ = _compile_overlapping(merged, kept, kept_fakes, merged_facts, remaining, fakes, job)
     return plan.call(call), None
+
+
+def _with_late_updates(overlap: Overlap, tensors: Sequence[torch.Tensor], parts: CallParts | None) -> Overlap:
+    """The same for inputs that the backward writes into, which must share no memory with others."""
+    if parts is None or parts.training is None or not parts.training.late_updates:
+        return overlap
+    overlap = Overlap.of(tensors, tuple(sorted({*overlap.written, *parts.training.late_updates})), overlap.parts)
+    if overlap.plans:
+        raise CaptureError(
+            "The backward writes into a tensor that shares memory with another input.",
+            why="the other one would not change with it",
+            fix="Pass tensors that share no memory, or copies.",
+        )
+    return overlap
 
 
 def _places_of_values(prepared: PreparedCall, places: Sequence[int], state_count: int) -> tuple[int, ...]:

@@ -27,13 +27,14 @@ from precast.capture.failures import explained_failures
 from precast.capture.module_state import StateTensor, constant_names, module_names, module_state, root_modules
 from precast.capture.number_inputs import NumberInputs, as_input
 from precast.capture.optimizer_steps import steps_as_numbers
+from precast.capture.own_backwards import running_own_backwards
 from precast.capture.python_state import watched_python_state
 from precast.capture.state_snapshot import Writes
 from precast.errors import CaptureError, InputTypeError, StateMutationError
 from precast.ir.gradient_inputs import NO_GRADIENTS, GradientInputs
 from precast.ir.opened_objects import PLAIN_TYPES, opened
 from precast.ir.signature import InputKind
-from precast.tracing.backward_runs import BackwardRuns
+from precast.tracing.backward_runs import BackwardRuns, noting_backwards
 from precast.tracing.captured_tensors import CapturedTensors
 from precast.tracing.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
 from precast.tracing.fake_mode import dispatch_for
@@ -86,8 +87,8 @@ class FlatCallable:
         self._gradients.put(inputs, gradients)
         versions = [_version(value) for value in inputs]
         backwards = BackwardRuns()
-        with backwards.noted():
-            outputs = self._run(CapturedTensors(stand_ins), inputs[len(self._state) :])
+        program = noting_backwards(self._function, backwards)
+        outputs = self._run(program, CapturedTensors(stand_ins), inputs[len(self._state) :])
         changed = [value for value, version in zip(inputs, versions, strict=True) if _version(value) != version]
         outputs = self._without_spent(outputs, backwards, changed)
         self.runs_backward = backwards.has_run
@@ -107,13 +108,13 @@ class FlatCallable:
         """Run once to find the tensors that the program meets beyond its known state."""
         captured = CapturedTensors(dict(zip(map(id, self._state), flat, strict=False)), make_stand_in, gradients)
         backwards = BackwardRuns()
-        with backwards.noted():
-            self._run(captured, flat[len(self._state) :])
+        program = running_own_backwards(self._function, backwards, captured, flat)
+        self._run(program, captured, flat[len(self._state) :])
         self.runs_backward = backwards.has_run
         gradients.finish(runs_backward=backwards.has_run)
         return captured.discovered
 
-    def _run(self, captured: CapturedTensors, inputs: Sequence[Any]) -> list[Any]:
+    def _run(self, program: Callable[..., Any], captured: CapturedTensors, inputs: Sequence[Any]) -> list[Any]:
         args, kwargs = pytree.tree_unflatten(self._numbers.leaves_of(inputs), self._tree)
         containers = WatchedContainers((args, kwargs) if self._returns_changes else ())
 
@@ -139,7 +140,7 @@ class FlatCallable:
             steps_as_numbers(),
             breaks_at_hooks(),
         ):
-            result = run_users_code(self._function, *args, **kwargs)
+            result = run_users_code(program, *args, **kwargs)
         changes = containers.changes()
         self.has_changes = bool(changes)
         results = opened((result, changes) if changes else result, containers.__contains__)

@@ -2,7 +2,8 @@
 
 Before: ``f(primals) -> outputs``
 After:  ``joint(primals, tangents) -> [updated inputs, outputs, bases, gradients]``, with ``None`` for a primal that has
-no gradient. The autograd engine itself computes the gradients while the function runs, so custom
+no gradient. Where a backward writes into primals, what they are when it runs follows the tangents, and what they become
+the gradients. The autograd engine itself computes the gradients while the function runs, so custom
 ``autograd.Function`` classes, hooks and in-place updates mean exactly what they mean in eager.
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from precast.errors import CaptureError
 from precast.ir.boundary import BoundaryFacts, InputFacts
@@ -17,16 +19,44 @@ from precast.tracing.boundary_outputs import boundary_outputs
 from precast.tracing.flat_function import FlatFunction
 
 
-def joint(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:
-    """The joint function of ``function``; its primals must be leaves that require grad where ``facts`` says so."""
-    function = _in_grad_mode(function, enabled=torch.is_grad_enabled())
+class Joint:
+    """The joint function of ``function``; its primals must be leaves that require grad where ``facts`` says so.
 
-    def run(*inputs: Any) -> list[Any]:
-        primals, tangents = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
-        results = _forward(function, primals, facts)
-        return [*results, *_gradients(primals, results, tangents, facts)]
+    ``late_updates`` are the numbers of the primals that the backward writes into. Those that it was seen to write into
+    in a run are ``seen``: where they are others, the function is to be made anew.
+    """
 
-    return run
+    def __init__(self, function: FlatFunction, facts: BoundaryFacts, late_updates: tuple[int, ...] = ()) -> None:
+        self._function = _in_grad_mode(function, enabled=torch.is_grad_enabled())
+        self._facts = facts
+        self.late_updates = late_updates
+        self.seen: tuple[int, ...] = ()
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        facts, late = self._facts, self.late_updates
+        primals, others = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
+        tangents, current = others[: len(others) - len(late)], others[len(others) - len(late) :]
+        own, results = _forward(self._function, primals, facts)
+        for place, number in enumerate(facts.updated):
+            if number in late:
+                # What the backward makes of it is no result of the forward.
+                results[place] = results[place].clone()
+        for number, value in zip(late, current, strict=True):
+            _take(own[number], value)
+        versions = _versions(own)
+        gradients = _gradients(primals, results, tangents, facts)
+        self.seen = tuple(number for number, now in enumerate(_versions(own)) if now != versions[number])
+        return [*results, *gradients, *(own[number] for number in late)]
+
+
+def _take(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Let ``tensor`` be what it is when the backward runs, which is nothing that autograd should see."""
+    with torch.no_grad(), _unsafe_preserve_version_counter(tensor):
+        tensor.detach().copy_(value)
+
+
+def _versions(values: Sequence[Any]) -> list[int]:
+    return [value._version if isinstance(value, torch.Tensor) else 0 for value in values]
 
 
 def gradient_function(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:
@@ -42,7 +72,8 @@ def gradient_function(function: FlatFunction, facts: BoundaryFacts) -> FlatFunct
         # The first run has updated the caller's tensors already.
         pairs = zip(primals, facts.inputs, strict=True)
         spared = [primal.clone() if fact.is_updated else primal for primal, fact in pairs]
-        return _gradients(primals, _forward(function, spared, facts), tangents, facts, create_graph=True)
+        _, results = _forward(function, spared, facts)
+        return _gradients(primals, results, tangents, facts, create_graph=True)
 
     return run
 
@@ -57,10 +88,11 @@ def _in_grad_mode(function: FlatFunction, *, enabled: bool) -> FlatFunction:
     return run
 
 
-def _forward(function: FlatFunction, primals: Sequence[Any], facts: BoundaryFacts) -> list[Any]:
+def _forward(function: FlatFunction, primals: Sequence[Any], facts: BoundaryFacts) -> tuple[list[Any], list[Any]]:
+    """What the function has for the primals, and all that leaves its graph."""
     with torch.enable_grad():
         own = [_own_copy(primal, fact) for primal, fact in zip(primals, facts.inputs, strict=True)]
-        return boundary_outputs(own, function(*own), facts)
+        return own, boundary_outputs(own, function(*own), facts)
 
 
 def _own_copy(primal: Any, facts: InputFacts) -> Any:

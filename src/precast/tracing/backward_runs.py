@@ -56,6 +56,16 @@ class BackwardRuns:
         return any(node in self._freed or id(getattr(node, "variable", None)) in leaves for node in nodes)
 
 
+def noting_backwards(function: Callable[..., Any], backwards: BackwardRuns) -> Callable[..., Any]:
+    """``function``, which notes the backwards that it runs."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with backwards.noted():
+            return function(*args, **kwargs)
+
+    return run
+
+
 def _executed(outputs: Any, inputs: Any) -> set[Node]:
     """The nodes that a backward runs, and so frees; those that add to ``.grad`` are there to stay."""
     ends = [_node(output) for output in ([outputs] if isinstance(outputs, torch.Tensor) else outputs)]

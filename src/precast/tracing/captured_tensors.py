@@ -24,6 +24,7 @@ from precast.tracing.idle_resizes import is_idle_resize
 from precast.tracing.library_operators import replacement_of
 from precast.tracing.one_hot import is_one_hot, one_hot
 from precast.tracing.storages import guarded_storage, is_storage_access
+from precast.tracing.trusted_code import is_trusted
 
 _TRACED_TYPES = (FakeTensor, FunctionalTensor)
 
@@ -50,6 +51,14 @@ class CapturedTensors:
         self._make_stand_in = make_stand_in
         self._gradients = gradients
         self.discovered: list[torch.Tensor] = []
+        self.runs_own_backwards = False
+        """Whether the program has a backward of its own, which may meet tensors, too."""
+        self.written_in_backward: set[int] = set()
+        """The memory that such a backward wrote into, of what the forward has left for it."""
+
+    @property
+    def stand_ins(self) -> list[torch.Tensor]:
+        return list(self._stand_ins.values())
 
     def substitute(self, value: Any) -> Any:
         """``value`` with every real tensor in it exchanged; the same object where there was none."""
@@ -115,18 +124,50 @@ class _SubstitutionMode(TorchFunctionMode):
 
 @contextmanager
 def _substitution_in_autograd_functions(captured: CapturedTensors) -> Iterator[None]:
-    """``torch.autograd.Function.apply`` is no torch function: its arguments are exchanged by a patch."""
+    """``torch.autograd.Function.apply`` is no torch function: its arguments are exchanged by a patch.
+
+    So are the tensors that its backward meets, when it runs later.
+    """
     thread = threading.get_ident()
     original = torch.autograd.Function.__dict__["apply"]
+    exchanging: dict[Any, Any] = {}
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() == thread:
             args, kwargs = captured.substitute(args), captured.substitute(kwargs)
+            if not is_trusted(cls.__module__):
+                captured.runs_own_backwards = True
+                cls = exchanging[cls] = exchanging.get(cls) or _with_exchanging_backward(cls, captured)
         # Torch has written it in Python and in C.
         return original.__get__(None, cls)(*args, **kwargs)
 
     with patch.object(torch.autograd.Function, "apply", classmethod(apply)):
         yield
+
+
+def _with_exchanging_backward(kind: Any, captured: CapturedTensors) -> Any:
+    """A ``torch.autograd.Function`` whose backward sees stand-ins."""
+    name = "backward" if kind.vjp is torch.autograd.Function.vjp else "vjp"
+    original = getattr(kind, name)
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        kept = [each for each in (*ctx.saved_tensors, *vars(ctx).values()) if isinstance(each, torch.Tensor)]
+        kept = [captured.substitute(each) for each in kept]
+        versions = [each._version for each in kept]
+        with captured.exchanged():
+            results = captured.substitute(original(ctx, *gradients))
+        pairs = zip(kept, versions, strict=True)
+        captured.written_in_backward |= {memory_of(each) for each, version in pairs if each._version != version}
+        return results
+
+    members = {name: staticmethod(backward), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), members)
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """What two tensors have in common if they lie in the same memory."""
+    key: int = tensor.untyped_storage()._cdata
+    return key
 
 
 def _is_other(left: object, right: object) -> bool:

@@ -24,7 +24,8 @@ class TrainingFacts:
     ``differentiable[i]``: result ``i`` has a tangent. ``opaque[i]``: result ``i`` is an alias that the caller gets in
     another way, so autograd must not see it. ``detached[i]``: the graph returns an input, or a value twice.
     ``tangent_orders``: the memory order that the backward was traced with, for each tangent. ``relevant``: the primals
-    that gradients depend on. ``updated``: the primals that are changed by the call itself.
+    that gradients depend on. ``updated``: the primals that are changed by the call itself, ``late_updates``: those that
+    are changed by its backward.
     """
 
     result_count: int
@@ -36,6 +37,7 @@ class TrainingFacts:
     relevant: tuple[int, ...]
     updated: tuple[int, ...]
     is_random: bool
+    late_updates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ def differentiable_call(graphs: TrainingGraphs) -> FlatCall:
         apply = torch.enable_grad()(apply)
 
     def call(inputs: Sequence[Any]) -> list[Any]:
+        written_late = [_Alias(inputs[number]) for number in facts.late_updates]
         if facts.updated:
             inputs = _apart_from_updates(inputs, facts)
-        results = apply(*inputs)
+        results = apply(*inputs, *written_late)
         if has_aliases:
             return [result.tensor if type(result) is _Alias else result for result in results]
         return list(results)
@@ -100,7 +103,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
     special = [i for i in range(count) if facts.opaque[i] or facts.detached[i]]
     constant = [i for i in range(count) if not facts.differentiable[i] and not facts.opaque[i]]
     with_tangent = [i for i in range(count) if facts.differentiable[i]]
-    orders, relevant = facts.tangent_orders, facts.relevant
+    orders, relevant, late = facts.tangent_orders, facts.relevant, len(facts.late_updates)
     updated = [(i, number) for i, number in enumerate(facts.updated) if not facts.differentiable[i]]
     sizes_start, is_plain, is_random = count + saved_count, not special and not constant, facts.is_random
 
@@ -109,6 +112,8 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
         def forward(ctx: Any, *inputs: Any) -> Any:
             if is_random:
                 ctx.random_state = torch.get_rng_state()
+            if late:
+                inputs, ctx.written_late = inputs[:-late], [alias.tensor for alias in inputs[-late:]]
             ctx.primals = inputs
             ctx.versions = [inputs[i]._version for i in relevant]
             outputs = forward_graph([*inputs])
@@ -136,9 +141,21 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
                 # From here on the list alone holds what was saved, so that the graph can free it as it goes.
                 ctx.primals = None
                 ctx.maybe_clear_saved_tensors()
+            if late:
+                return _gradients_and_updates(backward_graph, arguments, ctx.written_late)
             return tuple(backward_graph(arguments))
 
     return CompiledFunction
+
+
+def _gradients_and_updates(graph: BoxedCall, arguments: list[Any], written: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """What a backward gives that writes into tensors, which it takes as they are now."""
+    results = graph([*arguments, *written])
+    start = len(results) - len(written)
+    with torch.no_grad():
+        for tensor, value in zip(written, results[start:], strict=True):
+            tensor.copy_(value)
+    return (*results[:start], *(None,) * len(written))
 
 
 def _in_order(tangent: torch.Tensor, order: tuple[int, ...] | None) -> torch.Tensor:
@@ -152,6 +169,10 @@ def _in_order(tangent: torch.Tensor, order: tuple[int, ...] | None) -> torch.Ten
 def _differentiable_gradients(ctx: Any, graphs: TrainingGraphs, tangents: Sequence[torch.Tensor]) -> Any:
     # Raises as eager does if the first backward freed what it had saved.
     _ = ctx.saved_tensors
+    if graphs.facts.late_updates:
+        raise RuntimeError(
+            "gradients of gradients are not computed for a compiled function whose backward writes into tensors"
+        )
     primals = ctx.primals
     if any(primals[i]._version != version for i, version in zip(graphs.facts.relevant, ctx.versions, strict=True)):
         raise RuntimeError(
