@@ -22,6 +22,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 from torch._prims.rng_prims import run_with_rng_state
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from precast.compilers.native_cuts import parts, saved_inputs
@@ -165,7 +166,7 @@ def may_be_native(node: fx.Node) -> bool:
         return is_drawn_natively(node)
     if not isinstance(node.target, OpOverload) or not has_value(node) or node.target is random_seed:
         return False
-    if facts_of(node) & _LEFT_TO_TORCH or makes_sizes(node):
+    if facts_of(node) & _LEFT_TO_TORCH or makes_sizes(node) or _compares_sizes(node):
         return False
     return may_be_held(value_of(node), (node.args, node.kwargs))
 
@@ -190,6 +191,18 @@ def makes_sizes(node: fx.Node) -> bool:
     return bool(symbols) and not symbols <= {
         name for each in node.all_input_nodes if has_value(each) for name in symbols_in(value_of(each))
     }
+
+
+def _compares_sizes(node: fx.Node) -> bool:
+    """Whether inputs fit together only if sizes turn out to be equal that depend on data: torch looks when it runs."""
+    values = [value_of(each) for each in node.all_input_nodes if has_value(each)]
+    sizes: list[object] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
+    unknown = {symbol for size in sizes for symbol in free_unbacked_symbols(size)}
+    if len(unknown) < 2:
+        return False
+    shape_env = next(size.node.shape_env for size in sizes if isinstance(size, torch.SymInt))
+    asserted = (each.expr for found in shape_env.deferred_runtime_asserts.values() for each in found)
+    return any(each.is_Relational and each.free_symbols <= unknown and each.free_symbols for each in asserted)
 
 
 def _may_be_argument(argument: object) -> bool:
