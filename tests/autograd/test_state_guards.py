@@ -82,7 +82,11 @@ class Net(nn.Module):
         for _ in range(self.arguments.depth):
             x = x**self.namespace.power
         x = x * self.nested["weights"][1]["last"] * self.nested[3][1][0]
-        x = x + sum(self.ordered.values()) * self.standing["a"] + self.queue[-1] * float(self.array[1])
+        x = (
+            x
+            + sum(self.ordered.values()) * next(iter(self.ordered.values())) * self.standing["a"]
+            + self.queue[-1] * float(self.array[1])
+        )
         x = x * 2 if "scaled" in self.chosen else x
         return self.function(x) * FACTOR * TABLE["a"][1] + SHIFT.get()
 
@@ -115,6 +119,7 @@ CHANGES = {
     "a namespace of arguments": lambda m: setattr(m.arguments, "depth", 3),
     "an entry of a nested dict": lambda m: set_item(m.nested["weights"][1], "last", 5.0),
     "an item of a list in a tuple": lambda m: set_item(m.nested[3][1], 0, 7),
+    "the order of entries": lambda m: m.ordered.move_to_end("a"),
     "one entry more": lambda m: set_item(m.ordered, "c", 3.0),
     "an entry of a defaultdict": lambda m: set_item(m.standing, "a", 3.0),
     "a queue": lambda m: m.queue.append(9.0),

@@ -6,6 +6,7 @@ After:  ``hold()``, and in words what no longer holds: ``Net.scale was 2, is 3``
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from operator import getitem, is_
 from typing import Any
 
@@ -53,6 +54,10 @@ class StateGuards:
         self._sized, self._holders = state.sized, [each.holder for each in state.sized]
         self._lengths = list(map(len, self._holders))
         self._keys = [_keys_of(each) for each in state.sized]
+        self._ordered = [each for each in state.sized if each.has_order]
+        self._dicts = [each.holder for each in self._ordered]
+        self._orders = list(map(list, self._dicts))
+        self._order = list(chain.from_iterable(self._orders))
         self._watched = [(each, each.read()) for each in state.watched]
         self._has_rarities = bool(self._tensors or self._tied or self._watched)
         self._kept = state.kept
@@ -77,6 +82,7 @@ class StateGuards:
                 and self._defaults.are_same()
                 and not any(self._empty)
                 and list(map(len, self._holders)) == self._lengths
+                and all(map(is_, chain.from_iterable(self._dicts), self._order))
                 and list(map(type, self._objects)) == self._types
             ):
                 return not self._has_rarities or next(self._rare_changes(), None) is None
@@ -94,6 +100,7 @@ class StateGuards:
                 yield f"{path} was a {kind.__name__}, is a {type(value).__name__}"
         for position, sized in enumerate(self._sized):
             yield from self._grown(position, sized)
+        yield from self._reordered()
         yield from self._rare_changes()
 
     def pin(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -155,6 +162,15 @@ class StateGuards:
                 yield f"{place.path} is {_told(value)}"
         yield f"{len(self) - told} objects, containers and their lengths are as they were"
 
+    def _reordered(self) -> Iterator[str]:
+        for position, (sized, keys) in enumerate(zip(self._ordered, self._orders, strict=True)):
+            now = list(sized.holder)
+            if not all(map(_is_same_key, now, keys)):
+                yield f"{sized.path} has its items in another order"
+            elif len(now) == len(keys):
+                self._orders[position] = now
+        self._order = list(chain.from_iterable(self._orders))
+
     def _grown(self, position: int, sized: Sized) -> Iterator[str]:
         if len(sized.holder) == self._lengths[position]:
             return
@@ -202,6 +218,11 @@ class _Family:
                 is_replaced = isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor)
                 change = "is another tensor" if is_replaced else f"was {_told(before)}, is {_told(now)}"
                 yield f"{place.path} {change}"
+
+
+def _is_same_key(left: Any, right: Any) -> bool:
+    # Tensors are keys by their identity, and answer by elements.
+    return left is right or (not isinstance(left, torch.Tensor) and bool(left == right))
 
 
 def _read(place: Place) -> Any:

@@ -80,6 +80,8 @@ class Sized:
     may_read: Callable[[Any], bool]
     owner: type | None = None
     is_module: bool = False
+    has_order: bool = False
+    """Whether the program may see in which order the keys came."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +301,7 @@ class _Walk:
         self._own_attributes(value, path)
 
     def _items(self, holder: Any, items: Iterable[tuple[Any, Any]], path: str) -> None:
-        self.found.sized.append(Sized(path, holder, _always))
+        self.found.sized.append(Sized(path, holder, _always, has_order=isinstance(holder, dict)))
         for key, value in items:
             self.place(Place(f"{path}[{_key_in_words(key)}]", holder, key), value)
 
