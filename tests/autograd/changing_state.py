@@ -184,7 +184,8 @@ def run_sequence(seed, backend="nop"):
     changing_parts.SWITCH = True
     eager = Program(chance.choices(PARTS, k=chance.choice([1, 1, 1, 2]))).double()
     module = copy.deepcopy(eager)
-    compiled = precast.compile(module, backend=backend, dynamic=chance.choice([False, None]))
+    options = {"random": "eager"} if backend == "native" else None
+    compiled = precast.compile(module, backend=backend, dynamic=chance.choice([False, None]), options=options)
     made = [f"parts {[type(part).__name__ for part in eager.parts]}"]
     call = _Call.chosen(chance)
     try:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from operator import getitem, is_
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -41,7 +42,9 @@ class StateGuards:
         pinned = [pair for pair in pairs if isinstance(pair[1], torch.Tensor) and id(pair[1]) in keys]
         plain = [pair for pair in pairs if not isinstance(pair[1], torch.Tensor)] + pinned
         items = [pair for pair in plain if not pair[0].is_attribute]
-        self._items = _Family([pair for pair in items if not pair[0].makes_up_values], getitem)
+        stored = [pair for pair in items if not pair[0].makes_up_values]
+        self._items = _Family([pair for pair in stored if type(pair[1]) not in _UNMISTAKABLE], getitem)
+        self._unmistakable = _Family([pair for pair in stored if type(pair[1]) in _UNMISTAKABLE], getitem)
         self._defaults = _Family([pair for pair in items if pair[0].makes_up_values], dict.get)
         self._attributes = _Family([pair for pair in plain if pair[0].is_attribute], getattr)
         self._tensors = [
@@ -54,38 +57,38 @@ class StateGuards:
         self._sized, self._holders = state.sized, [each.holder for each in state.sized]
         self._lengths = list(map(len, self._holders))
         self._keys = [_keys_of(each) for each in state.sized]
-        self._ordered = [each for each in state.sized if each.has_order]
+        self._ordered = [each for each in state.sized if each.has_order and len(each.holder) > 1]
         self._dicts = [each.holder for each in self._ordered]
         self._orders = list(map(list, self._dicts))
         self._order = list(chain.from_iterable(self._orders))
         self._watched = [(each, each.read()) for each in state.watched]
-        self._has_rarities = bool(self._tensors or self._tied or self._watched)
+        self._read_watched = [(each.read, before, _is_clear(before)) for each, before in self._watched]
         self._kept = state.kept
 
     @property
     def _families(self) -> "tuple[_Family, ...]":
-        return self._items, self._attributes, self._defaults
+        return self._items, self._unmistakable, self._attributes, self._defaults
 
     def _pairs(self) -> list[tuple[Place, Any]]:
         return [pair for family in self._families for pair in family.pairs()]
 
     def __len__(self) -> int:
-        plain = sum(len(family.places) for family in self._families)
-        return plain + sum(map(len, (self._holders, self._objects, self._empty, self._watched)))
+        return sum(map(len, self._families)) + sum(map(len, (self._holders, self._objects, self._empty, self._watched)))
 
     def hold(self) -> bool:
         """Whether everything is as it was when the program was traced."""
         try:
             if (
                 self._items.are_same()
-                and self._attributes.are_same()
-                and self._defaults.are_same()
+                and self._unmistakable.are_equal()
+                and (not self._attributes or self._attributes.are_same())
+                and (not self._defaults or self._defaults.are_same())
                 and not any(self._empty)
                 and list(map(len, self._holders)) == self._lengths
                 and all(map(is_, chain.from_iterable(self._dicts), self._order))
                 and list(map(type, self._objects)) == self._types
             ):
-                return not self._has_rarities or next(self._rare_changes(), None) is None
+                return self._are_rarities_same()
         except _MISSING:
             pass
         return next(self.changes(), None) is None
@@ -115,6 +118,15 @@ class StateGuards:
         """The places in which another number is now."""
         changed = [(place, before, now) for place, before in self._pairs() if (now := _read(place)) is not before]
         return [place for place, before, now in changed if is_number(before) and is_number(now) and before != now]
+
+    def _are_rarities_same(self) -> bool:
+        if self._tensors or self._tied:
+            return next(self._rare_changes(), None) is None
+        for read, before, is_clear in self._read_watched:
+            now = read()
+            if now is not before and not (is_clear and now == before) and not is_same(before, now):
+                return False
+        return True
 
     def _rare_changes(self) -> Iterator[str]:
         for place, _ in self._tensors:
@@ -195,6 +207,9 @@ class _Family:
         self._holders, self._keys = [place.holder for place in self.places], [place.key for place in self.places]
         self._expected, self._read = [value for _, value in pairs], read
 
+    def __len__(self) -> int:
+        return len(self.places)
+
     def add(self, place: Place, value: Any) -> None:
         self.places.append(place)
         self._holders.append(place.holder)
@@ -203,6 +218,10 @@ class _Family:
 
     def are_same(self) -> bool:
         return all(map(is_, map(self._read, self._holders, self._keys), self._expected))
+
+    def are_equal(self) -> bool:
+        """The same of values that equal nothing else, by a comparison that is faster."""
+        return list(map(self._read, self._holders, self._keys)) == self._expected
 
     def pairs(self) -> Iterator[tuple[Place, Any]]:
         return zip(self.places, self._expected, strict=True)
@@ -268,6 +287,10 @@ def _tied_places(state: ReachableState) -> Iterator[tuple[Place, Place]]:
 _PLAIN = (bool, int, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 
 _TOLD = (*_PLAIN, float)
+# What is equal to one of these cannot be told from it.
+_UNMISTAKABLE = frozenset(
+    {type(None), str, type, FunctionType, BuiltinFunctionType, property, staticmethod, classmethod}
+)
 # 1 == 1.0 == True.
 _AMBIGUOUS = frozenset({bool, int, float, complex})
 
@@ -286,9 +309,13 @@ def is_same(left: Any, right: Any) -> bool:
     if type(left) is dict:
         return left.keys() == right.keys() and all(is_same(value, right[key]) for key, value in left.items())
     if type(left) in (set, frozenset):
-        is_clear = _AMBIGUOUS.isdisjoint(map(type, left))
-        return bool(left == right) and (is_clear or set(map(type, left)) == set(map(type, right)))
+        return bool(left == right) and (_is_clear(left) or set(map(type, left)) == set(map(type, right)))
     return type(left) in _PLAIN and bool(left == right)
+
+
+def _is_clear(value: Any) -> bool:
+    """Whether whatever equals a value cannot be told from it, since it is a set without numbers."""
+    return type(value) is frozenset and _AMBIGUOUS.isdisjoint(map(type, value))
 
 
 def _told(value: Any) -> str:

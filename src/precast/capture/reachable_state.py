@@ -22,9 +22,10 @@ import torch
 from precast.capture.module_state import module_names, root_modules
 from precast.capture.reads import Reads, variables_read
 from precast.options import environment_variables
-from precast.tracing.graph_breaks import ALL_HOOKS, global_hooks
+from precast.tracing.graph_breaks import ALL_HOOKS, FORWARD_HOOKS, global_hooks
 from precast.tracing.trusted_code import is_machinery, is_trusted
 
+_ENABLING = ("enable_grad", "set_grad_enabled", "inference_mode")
 _ABOUT_HOOKS = frozenset(name for name in vars(torch.nn.Module()) if "hook" in name)
 _OWN_OF_MODULES = ("_parameters", "_buffers", "_modules")
 # Neither decides what a program computes.
@@ -155,6 +156,9 @@ class _Walk:
         self._visited: set[int] = set()
         self._waiting: deque[tuple[Any, str]] = deque()
         self._name = ""
+        # Without gradients, hooks of the backward are not called.
+        has_gradients = torch.is_grad_enabled() or any(map(reads.may_read, _ENABLING))
+        self._hook_kinds = ALL_HOOKS if has_gradients else FORWARD_HOOKS
         self.prefix = ""
         self.found = ReachableState()
 
@@ -232,7 +236,7 @@ class _Walk:
         self.found.sized.append(Sized(path, held, may_read, is_module=True))
         has_hooks = any(held.get(name) for name in ALL_HOOKS)
         if not has_hooks:
-            self.found.empty += [(join_path(path, name), held[name]) for name in ALL_HOOKS if name in held]
+            self.found.empty += [(join_path(path, name), held[name]) for name in self._hook_kinds if name in held]
         known = {"training"} if is_in_tree else set()
         known |= set() if has_hooks or self._reads.state_only else _ABOUT_HOOKS
         for name, value in held.items():
