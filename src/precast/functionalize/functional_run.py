@@ -5,14 +5,16 @@ After:  ``f(x): y = view(x); y_1 = add(y, 1); x_1 = view(y_1); y_2 = view(x_1); 
 with ``x_1`` the updated input, and views as ordinary data flow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
 from precast.tracing.flat_function import FlatFunction
+from precast.tracing.provenance import innermost_users_line
 from precast.tracing.subclasses import is_wrapper, map_inner
 
 
@@ -38,6 +40,29 @@ def from_functional(value: Any) -> Any:
     return torch._from_functional_tensor(value.elem)
 
 
+class _KeepingSizes(FunctionalTensorMode):
+    """Refuses what eager refuses: to write a result into a tensor that is smaller. Torch would let the tensor grow."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        target = _written_in_place(func, args)
+        before = None if target is None else target.elem.shape
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if before is not None and (after := target.elem.shape) != before:
+            error = RuntimeError(f"output with shape {list(before)} doesn't match the broadcast shape {list(after)}")
+            if (line := innermost_users_line()) is not None:
+                error.add_note(f"at {line}")
+            raise error
+        return result
+
+
+def _written_in_place(func: Any, args: Sequence[Any]) -> Any:
+    """The tensor whose values alone an operator exchanges, if there is one."""
+    if not isinstance(func, OpOverload) or not func._schema.is_mutable or torch.Tag.inplace_view in func.tags:
+        return None
+    is_written = bool(args) and (alias := func._schema.arguments[0].alias_info) is not None and alias.is_write
+    return args[0] if is_written and isinstance(args[0], FunctionalTensor) else None
+
+
 @contextmanager
 def functional_mode(*, pre_dispatch: bool = False, discover_tokens: bool = False) -> Iterator[FunctionalTensorMode]:
     """Under it, ops on functional tensors are recorded in their functional form.
@@ -45,7 +70,7 @@ def functional_mode(*, pre_dispatch: bool = False, discover_tokens: bool = False
     With ``pre_dispatch`` ops that are made of others stay whole, unless they write or may return an alias.
     """
     above = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
-    mode = FunctionalTensorMode(pre_dispatch, export=pre_dispatch, _allow_token_discovery=discover_tokens)
+    mode = _KeepingSizes(pre_dispatch, export=pre_dispatch, _allow_token_discovery=discover_tokens)
     with above, mode:
         yield mode
 
