@@ -1,6 +1,6 @@
 """Programs that once failed, as the fuzzer shrank them; each has a name that says what was wrong."""
 
-from tests.fuzz.programs import Leaf, Name, Program, Step
+from tests.fuzz.programs import Code, Leaf, Name, Program, Step
 
 FOUND: dict[str, Program] = {
     # An epilogue of a cropped result was written as if it were whole.
@@ -43,5 +43,112 @@ FOUND: dict[str, Program] = {
         (Leaf("x0", "input", (3, 0, 1)), Leaf("w1", "parameter", (4, 0, 5))),
         (Step(("v0",), "F.conv1d", (Name("x0"), Name("self.w1")), (("padding", "same"),)),),
         ("v0",),
+    ),
+    # Torch's own decomposition of the operator lies otherwise than the operator.
+    "log_sigmoid_of_rows_that_lie_across": Program(
+        (Leaf("x0", "input", (3, 2, 5), layout="transposed"),),
+        (Step(("v0",), "F.logsigmoid", (Name("x0"),)),),
+        ("v0",),
+    ),
+    "rolled_channels_last": Program(
+        (Leaf("x0", "input", (2, 2, 1, 2), layout="channels_last"),),
+        (Step(("v0",), ".roll", (Name("x0"), 1, 0)),),
+        ("v0",),
+    ),
+    # A stride of a dimension of size 1 decides how a product is laid out.
+    "products_along_a_size_of_one": Program(
+        (Leaf("w0", "parameter", (1, 2)), Leaf("w1", "parameter", (1, 2)), Leaf("x0", "input", (3, 1, 1))),
+        (
+            Step(("v0",), "torch.einsum", ("bij,jk->bki", Name("x0"), Name("self.w0"))),
+            Step(("v1",), "torch.einsum", ("bij,jk->bki", Name("v0"), Name("self.w1"))),
+        ),
+        ("v1",),
+    ),
+    "indices_sorted_along_a_size_of_one": Program(
+        (Leaf("x0", "input", (1, 8, 2)), Leaf("w0", "parameter", (2, 2, 3))),
+        (
+            Step(("v0",), ".unfold", (Name("x0"), 1, 1, 1)),
+            Step(("v1", "v2"), ".sort", (Name("v0"), 0)),
+            Step(("v3",), ".to", (Name("v2"), Code("torch.float32"))),
+            Step(("v4",), ".flatten", (Name("v3"), 0, 1)),
+            Step(("v5",), "F.conv_transpose1d", (Name("v4"), Name("self.w0"), None)),
+        ),
+        ("v5",),
+    ),
+    "a_view_of_a_convolution_is_returned": Program(
+        (
+            Leaf("w0", "parameter", (5, 3, 3, 4)),
+            Leaf("b0", "buffer", (5,)),
+            Leaf("b1", "buffer", (5,)),
+            Leaf("x0", "input", (1, 3, 16, 6)),
+        ),
+        (
+            Step(("v0",), "F.conv2d", (Name("x0"), Name("self.w0"), None)),
+            Step(("v1",), ".unsqueeze", (Name("v0"), 0)),
+            Step(("v2",), ".square", (Name("self.b1"),)),
+            Step(("v3",), "F.batch_norm", (Name("v0"), Name("self.b0"), Name("v2"), None, None, False)),
+        ),
+        ("v1", "v3"),
+    ),
+    # A remainder by zero, of no elements.
+    "nothing_is_taken_along_a_dimension": Program(
+        (Leaf("x0", "input", (1, 1, 1, 0)),),
+        (
+            Step(("v0",), ".argsort", (Name("x0"), 0)),
+            Step(("v1",), "torch.take_along_dim", (Name("x0"), Name("v0"), -1)),
+        ),
+        ("v1",),
+    ),
+    "nothing_is_added_at_places": Program(
+        (
+            Leaf("x0", "input", (0, 1)),
+            Leaf("x1", "input", (1,), dtype="int64", high=0),
+            Leaf("x2", "input", (1, 1)),
+        ),
+        (Step(("v0",), ".index_add", (Name("x0"), 0, Name("x1"), Name("x2"))),),
+        ("v0",),
+    ),
+    "groups_of_nothing": Program(
+        (Leaf("x0", "input", (1, 1, 1, 0)),),
+        (Step(("v0",), "F.group_norm", (Name("x0"), 1, None, None)),),
+        ("v0",),
+    ),
+    "a_transposed_convolution_that_is_all_padding": Program(
+        (Leaf("w0", "parameter", (1, 1, 2)), Leaf("x0", "input", (2, 1, 1))),
+        (Step(("v0",), "F.conv_transpose1d", (Name("x0"), Name("self.w0"), None), (("padding", 1),)),),
+        ("v0",),
+    ),
+    # The backward was given a product of two sizes and spoke of both.
+    "sizes_that_the_backward_cannot_tell": Program(
+        (
+            Leaf("x0", "input", (238,), dtype="int64", high=8),
+            Leaf("w0", "parameter", (238, 1)),
+            Leaf("x1", "input", (14, 17, 8), grows=True),
+        ),
+        (
+            Step(("v0",), ".flatten", (Name("x1"), 0, 1)),
+            Step(("v1",), "F.nll_loss", (Name("v0"), Name("x0")), (("reduction", "none"),)),
+            Step(("v2",), "@", (Name("v1"), Name("self.w0"))),
+        ),
+        ("v2",),
+        other_size=1,
+    ),
+    # Conditions on sizes were printed with a name that their check did not know.
+    "sizes_that_are_scaled": Program(
+        (Leaf("x0", "input", (2, 5, 4, 3), grows=True),),
+        (Step(("v0",), "F.interpolate", (Name("x0"),), (("scale_factor", 1.5),)),),
+        ("v0",),
+        other_size=4,
+    ),
+    "dimensions_that_are_none": Program(
+        (Leaf("x0", "input", (1, 1, 1, 1)),),
+        (Step(("v0",), "F.softmax", (Name("x0"), 4)),),
+        ("v0",),
+    ),
+    "dropout_that_is_off": Program(
+        (Leaf("x0", "input", (2, 4), grows=True),),
+        (Step(("v0",), "F.dropout", (Name("x0"), 0.5, False)),),
+        ("v0",),
+        other_size=4,
     ),
 }

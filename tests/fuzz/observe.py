@@ -37,6 +37,12 @@ def observe_inference(call: Callable[..., Any], module: torch.nn.Module, inputs:
         return _observed(call, module, inputs, lambda outputs: [])
 
 
+def observe_recorded(call: Callable[..., Any], module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Observation:
+    """A call of which autograd takes note, though nobody asks for gradients."""
+    with torch.enable_grad():
+        return _observed(call, module, inputs, lambda outputs: [])
+
+
 def observe_training(
     call: Callable[..., Any], module: torch.nn.Module, inputs: Sequence[torch.Tensor], *, given: str, steps: int = 2
 ) -> Observation:

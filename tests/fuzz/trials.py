@@ -23,8 +23,8 @@ import precast
 from precast.cache import Store
 from precast.errors import PrecastError
 from tests.fuzz.batches import Batch
-from tests.fuzz.judge import Expected, Verdict, expected, judge
-from tests.fuzz.observe import Observation, observe_inference, observe_training, tensors_of
+from tests.fuzz.judge import Expected, Verdict, expected, judge, run
+from tests.fuzz.observe import Observation, observe_inference, observe_recorded, observe_training, tensors_of
 from tests.fuzz.programs import Program
 from tests.fuzz.undefined import is_defined
 
@@ -168,6 +168,9 @@ def _packages(cases: Sequence[Case], folder: Path, shared: Path) -> Iterator[Rep
                     entries[number] = precast.export.export(*case.program.made(case.seed))
                     wanted[number] = found
                 except Exception as error:  # noqa: BLE001 (judged as any other)
+                    # Exported is what eager does while gradients are recorded.
+                    recorded = run(case.program, case.seed, observe_recorded)
+                    found = replace(found, eager=found.eager if recorded.error is None else recorded)
                     yield Report(number, "package", "export", judge(Observation(error), found))
     for number, group in _packaged(entries, folder, shared):
         if isinstance(group, BaseException):
@@ -231,7 +234,14 @@ def _run_package(
     if finished.returncode != 0:
         return Observation(RuntimeError(f"exit {finished.returncode}: {finished.stderr[-300:]}"))
     with np.load(results) as arrays:
-        return [torch.from_numpy(arrays[name]) for name in arrays.files]
+        return [_tensor(arrays[name]) for name in arrays.files]
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """An array of a file; numpy writes bfloat16 as two bytes of it knows not what."""
+    if array.dtype.kind == "V":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def _called(path: Path, entry: str, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | Observation:

@@ -12,8 +12,12 @@ from tests.fuzz.judge import run
 from tests.fuzz.observe import observe_inference
 from tests.fuzz.programs import Program
 
-_SUSPECTS = ("F.max_pool", "F.batch_norm", "F.instance_norm")
+_SUSPECTS = ("F.max_pool", "F.batch_norm", "F.instance_norm", "torch.lstm", ".topk")
 _NORMS = ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
+
+
+class UndefinedError(Exception):
+    """A kernel was about to be called that makes nonsense of what it is given."""
 
 
 class _Watch(TorchDispatchMode):
@@ -24,14 +28,20 @@ class _Watch(TorchDispatchMode):
         self.is_defined = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::")
+        if name in _NORMS:
+            self.is_defined &= not _is_ambiguous(args[0])
+        if name == "mkldnn_rnn_layer":
+            self.is_defined &= _do_weights_fit(args)
+        if name == "topk":
+            self.is_defined &= not _has_ties(*args)
+        if not self.is_defined:
+            raise UndefinedError(name)
+        result = func(*args, **(kwargs or {}))
         if name.startswith("max_pool"):
             # The gradient of a maximum over padding alone is written outside of the input.
             values = result[0] if isinstance(result, tuple) else result
             self.is_defined &= not bool(values.isneginf().any())
-        if name in _NORMS:
-            self.is_defined &= not _is_ambiguous(args[0])
         return result
 
 
@@ -40,6 +50,27 @@ def _is_ambiguous(tensor: torch.Tensor) -> bool:
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     is_last = tensor.ndim in formats and tensor.is_contiguous(memory_format=formats[tensor.ndim])
     return is_last and not tensor.is_contiguous() and 1 in tensor.shape[1:]
+
+
+def _do_weights_fit(args: Sequence[Any]) -> bool:
+    """Whether weights and biases have the sizes that the state asks for: the library reads as if they had."""
+    source, state = args[0], args[5]
+    shapes = [tuple(each.shape) for each in args[1:5]]
+    gates = 4 * state.shape[-1]
+    return source.shape[1] == state.shape[-2] and shapes == [
+        (gates, source.shape[-1]),
+        (gates, state.shape[-1]),
+        (gates,),
+        (gates,),
+    ]
+
+
+def _has_ties(source: torch.Tensor, count: int, dim: int = -1, largest: bool = True, is_sorted: bool = True) -> bool:
+    """Whether it is open which of equal elements come first, or at all."""
+    if not source.ndim or source.shape[dim] < 2:
+        return False
+    chosen = source.sort(dim, descending=largest).values.narrow(dim, 0, min(count + 1, source.shape[dim]))
+    return bool((chosen.diff(dim=dim) == 0).any())
 
 
 def is_defined(program: Program, seed: int) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
+import torch
 from torch.utils._sympy.printers import PythonPrinter
 
 from precast.autograd.compiled_variant import SizeCheck
@@ -25,7 +26,7 @@ def size_check(sizes: SymbolicSizes, expected: Mapping[int, Sequence[int | str]]
     tests = [_shape_test(place, shape, names) for place, shape in expected.items()]
     tests += [f"({printer.doprint(condition.xreplace(plain))})" for condition in conditions]
     source = "\n".join(["def check(values):", *lines, f"    return {' and '.join(tests) or 'True'}"])
-    scope: dict[str, Any] = {"math": math}
+    scope: dict[str, Any] = {"math": math, "torch": torch}
     exec(compile(source, "<size guards>", "exec"), scope)
     check: SizeCheck = scope["check"]
     return check

@@ -136,7 +136,8 @@ def _operation_text(operation: str, operands: list[str], dtype: str) -> str:
     if operation in _INFIX:
         text = f"({operands[0]} {_INFIX[operation]} {operands[1]})"
     elif operation == "neg":
-        text = f"(-{operands[0]})"
+        # Two signs without a space between them would decrement.
+        text = f"(- {operands[0]})" if operands[0].startswith("-") else f"(-{operands[0]})"
     elif operation == "logical_not":
         return f"(!{operands[0]})"
     elif operation == "where":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, as_index
+from precast.ir.loops.index import Index, as_index, product
 from precast.ir.loops.program import Check
 from precast.ir.loops.scalars import Constant, IndexValue, Scalar, apply, cast, computed
 from precast.lower.builder import Builder, Indices, Operand, Result, is_floating
@@ -69,6 +69,11 @@ def check_bounds(
     builder.steps.append(Check(failed.name, failed, error, message, (builder.origin,)))
 
 
+def has_no_elements(shape: Iterable[Index]) -> bool:
+    """Whether a tensor of this shape is empty whenever the program runs."""
+    return any(size.constant == 0 for size in shape)
+
+
 def refuse_any(
     builder: Builder, source: Buffer, is_wrong: Callable[[Scalar], Scalar], message: str, *, error: str = "value"
 ) -> None:
@@ -82,10 +87,10 @@ def refuse_any(
 
 
 def refuse_zero(builder: Builder, divisor: Operand) -> None:
-    """Where whole numbers are divided, fail the call if a divisor is zero, as eager does."""
+    """Where whole numbers are divided, fail the call if a divisor is zero, as eager does; nothing is divided by any."""
     if is_floating(builder.result.dtype) or isinstance(divisor, Index) or (not isinstance(divisor, Buffer) and divisor):
         return
-    single = Result("bool", ())
+    single, is_divided = Result("bool", ()), compare("gt", product(builder.result.shape), 0)
     with builder.part("divides_by_zero"):
         if isinstance(divisor, Buffer):
             zero = Constant(0, divisor.dtype)
@@ -93,11 +98,11 @@ def refuse_zero(builder: Builder, divisor: Operand) -> None:
                 "any",
                 divisor,
                 range(len(divisor.shape)),
-                prepare=lambda value, at: apply("eq", value, zero),
+                prepare=lambda value, at: all_of(apply("eq", value, zero), is_divided),
                 result=single,
             )
         else:
-            failed = builder.define(lambda at: Constant(True, "bool"), single)
+            failed = builder.define(lambda at: is_divided, single)
     builder.steps.append(Check(failed.name, failed, "value", "ZeroDivisionError", (builder.origin,)))
 
 

@@ -243,6 +243,8 @@ def _ask(call: _Call, *, is_exact: bool) -> Answer | None:
         refusals[fill] = answer
     if is_exact and any(0 in operand.shape for operand in call.operands()) and len(set(refusals.values())) == 1:
         return refusals[0]
+    if all(_names_no_dimension(refusal) for refusal in refusals.values()):
+        return refusals[0]
     telling = {
         refusals[fill]
         for fill in refusals
@@ -250,6 +252,11 @@ def _ask(call: _Call, *, is_exact: bool) -> Answer | None:
     }
     # If it depends on the data what eager says, it is not about types.
     return telling.pop() if len(telling) == 1 else None
+
+
+def _names_no_dimension(refusal: Refusal) -> bool:
+    """Whether eager says that there is no such dimension: of that, neither sizes nor types are the reason."""
+    return refusal.kind is IndexError and refusal.text.startswith("Dimension out of range")
 
 
 def _fills(call: _Call) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from torch.fx.node import Argument
 
 from precast.ops.facts import is_random
 from precast.partition.classify import JointGraph, is_symbolic
+from precast.partition.hidden_sizes import hidden_sizes
 from precast.partition.recipes import operands_to_recompute, recipe_of
 from precast.partition.replay import record, replay, state_placeholder
 from precast.partition.verify import verify_halves
@@ -37,6 +38,7 @@ def split(
     With ``recompute_late`` the backward computes a value again right before its first use, so that it lives no longer
     than needed; otherwise in the order of tracing.
     """
+    saved = [*saved, *hidden_sizes(joint, saved, nodes_of_backward(joint, saved))]
     computed = nodes_of_backward(joint, saved)
     replayed = replayed_nodes(joint, computed)
     handed_over = _HandedOver(

@@ -20,6 +20,7 @@ from precast.tracing.assigned_data import assign_data, is_data_assignment
 from precast.tracing.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
 from precast.tracing.fused_optimizer_steps import fused_step
 from precast.tracing.gradient_search import GradientSearch, is_gradient_access
+from precast.tracing.idle_dropouts import is_idle_dropout
 from precast.tracing.idle_resizes import is_idle_resize
 from precast.tracing.library_operators import replacement_of
 from precast.tracing.one_hot import is_one_hot, one_hot
@@ -107,7 +108,7 @@ class _SubstitutionMode(TorchFunctionMode):
         kwargs = self._captured.substitute(kwargs) if kwargs else {}
         if is_control_flow(func, args):
             return call_control_flow(func, args, kwargs, self._captured.exchanged)
-        if is_idle_resize(func, args, kwargs):
+        if is_idle_resize(func, args, kwargs) or is_idle_dropout(func, args, kwargs):
             return args[0]
         if is_one_hot(func, args, kwargs):
             return one_hot(*args, **kwargs)

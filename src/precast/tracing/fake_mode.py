@@ -21,6 +21,7 @@ from precast.errors import CaptureError
 from precast.tracing.certain_answers import CertainAnswers
 from precast.tracing.eager_layouts import as_eager_lies
 from precast.tracing.eager_types import checking_dispatch
+from precast.tracing.empty_operands import empty_answer
 from precast.tracing.least_squares import fake_lstsq
 from precast.tracing.storages import refuse_operators_on_storages
 
@@ -59,6 +60,8 @@ def _dispatch(
     if (answer := certain.answer(func, args)) is not None:
         return answer
     refuse_operators_on_storages(func)
+    if (nothing := empty_answer(func, args, mode)) is not None:
+        return nothing
     if func in _BY_DECOMPOSITION and _has_symbolic_sizes(args):
         with mode:
             return decomposition_table[func](*args, **(kwargs or {}))

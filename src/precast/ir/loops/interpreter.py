@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -54,9 +55,21 @@ _COMBINATIONS = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin"}
 Tensors = tuple[torch.Tensor, ...]
 Fallback = Callable[[FallbackStep, Tensors], Tensors]
 
+
+def _by_any(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A division that does not fail: whole arrays are computed, also of what loops without iterations never divide."""
+
+    def divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return function(a, b if b.is_floating_point() else torch.where(b == 0, 1, b))
+
+    return divided
+
+
 _SPECIAL: dict[str, Callable[..., torch.Tensor]] = {
-    "div_floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
-    "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "div_floor": _by_any(partial(torch.div, rounding_mode="floor")),
+    "div_trunc": _by_any(partial(torch.div, rounding_mode="trunc")),
+    "fmod": _by_any(torch.fmod),
+    "remainder": _by_any(torch.remainder),
     "is_inf": torch.isinf,
     "is_nan": torch.isnan,
     "random_bits": random_bits,
