@@ -7,6 +7,7 @@ with ``x_1`` the updated input, and views as ordinary data flow.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 import torch
@@ -40,19 +41,19 @@ def from_functional(value: Any) -> Any:
     return torch._from_functional_tensor(value.elem)
 
 
-class _KeepingSizes(FunctionalTensorMode):
+def _dispatch_keeping_sizes(
+    mode: FunctionalTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None
+) -> Any:
     """Refuses what eager refuses: to write a result into a tensor that is smaller. Torch would let the tensor grow."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        target = _written_in_place(func, args)
-        before = None if target is None else target.elem.shape
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if before is not None and (after := target.elem.shape) != before:
-            error = RuntimeError(f"output with shape {list(before)} doesn't match the broadcast shape {list(after)}")
-            if (line := innermost_users_line()) is not None:
-                error.add_note(f"at {line}")
-            raise error
-        return result
+    target = _written_in_place(func, args)
+    before = None if target is None else target.elem.shape
+    result = FunctionalTensorMode.__torch_dispatch__(mode, func, types, args, kwargs)
+    if before is not None and (after := target.elem.shape) != before:
+        error = RuntimeError(f"output with shape {list(before)} doesn't match the broadcast shape {list(after)}")
+        if (line := innermost_users_line()) is not None:
+            error.add_note(f"at {line}")
+        raise error
+    return result
 
 
 def _written_in_place(func: Any, args: Sequence[Any]) -> Any:
@@ -70,7 +71,9 @@ def functional_mode(*, pre_dispatch: bool = False, discover_tokens: bool = False
     With ``pre_dispatch`` ops that are made of others stay whole, unless they write or may return an alias.
     """
     above = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
-    mode = _KeepingSizes(pre_dispatch, export=pre_dispatch, _allow_token_discovery=discover_tokens)
+    mode = FunctionalTensorMode(pre_dispatch, export=pre_dispatch, _allow_token_discovery=discover_tokens)
+    # Not by a class of ours: how control flow is functionalized is registered for this one alone.
+    mode.__torch_dispatch__ = MethodType(_dispatch_keeping_sizes, mode)  # type: ignore[method-assign]
     with above, mode:
         yield mode
 
