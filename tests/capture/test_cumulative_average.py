@@ -48,3 +48,14 @@ def test_in_evaluation_nothing_is_counted():
     compiled = precast.compile(module, backend="interpret")
     torch.testing.assert_close(compiled(BATCHES[0].double()), module(BATCHES[0].double()))
     assert module.num_batches_tracked == 0
+
+
+@pytest.mark.parametrize("momenta", [(None, 0.5, None), (0.1, None, 0.5), (None, None, 0.1)])
+def test_a_momentum_that_changes_is_seen(momenta):
+    eager = norm()
+    module = copy.deepcopy(eager)
+    compiled = precast.compile(module, backend="nop")
+    for momentum, batch in zip(momenta, BATCHES, strict=True):
+        eager.momentum = module.momentum = momentum
+        torch.testing.assert_close(compiled(batch.double()), eager(batch.double()))
+        torch.testing.assert_close(dict(module.named_buffers()), dict(eager.named_buffers()))
