@@ -11,6 +11,8 @@ from torch.nn.modules import module as module_hooks
 from torch.nn.utils import prune, spectral_norm
 
 import precast
+from precast.compilers import nop
+from precast.errors import CaptureError
 from precast.tracing.hook_effects import hook_effect
 
 
@@ -167,6 +169,14 @@ def test_a_hook_that_only_computes_is_captured():
     compiled = precast.compile(module, backend="nop")
     assert torch.allclose(compiled(torch.ones(2, 4)), module(torch.ones(2, 4)))
     assert len(precast.variants(compiled)) == 1
+
+
+def test_one_graph_cannot_have_such_hooks():
+    module = Net()
+    module.lower.register_forward_hook(lambda _, args, output: print(end=""))
+    for compiled in (precast.compile(module, backend="nop", fullgraph=True), precast.aot_module(module, nop)):
+        with pytest.raises(CaptureError, match="a hook of Block cannot be captured: it calls print"):
+            compiled(torch.ones(2, 4))
 
 
 def test_pieces_of_other_sizes():

@@ -36,7 +36,7 @@ from precast.autograd.warm.second_order import second_order_later
 from precast.autograd.warm.start import warm_start
 from precast.capture.module_state import module_state, root_modules
 from precast.capture.reachable_state import hook_state
-from precast.errors import PrecastError
+from precast.errors import CaptureError, PrecastError
 from precast.ir.opened_objects import flatten_opened
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.graph_breaks import GraphBreak, allowed_breaks
@@ -303,6 +303,13 @@ class AotCallable:
 
     def _in_pieces(self, found: GraphBreak) -> EagerVariant:
         """Calls of the function in Python, for as long as the hooks are there that broke its trace."""
+        if not self._graph_breaks:
+            raise CaptureError(
+                f"{self._name} cannot be captured as one graph.",
+                why=found.reason,
+                fix="Remove the hook while this runs. precast.compile without fullgraph=True runs it in Python, and "
+                "compiles the modules around it.",
+            ) from None
         run = partial(self._run_in_pieces, None, found.module is self._function)
         return EagerVariant.of(run, StateGuards(hook_state(found.module)))
 
