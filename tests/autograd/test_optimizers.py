@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import precast
-from precast.errors import CaptureError
+from precast.errors import CaptureError, InputValueError
 from tests.autograd.optimizer_settings import (
     Setting,
     assert_same_state,
@@ -277,3 +277,34 @@ def test_state_of_a_loaded_optimizer_is_used():
     (eager_optimizer, eager), (optimizer, own) = train(lambda step: step), train(compiled)
     assert_same_tensors(eager, own, 1e-6)
     assert_same_state(eager_optimizer, eager, optimizer, own, 1e-6)
+
+
+def test_a_parameter_that_leaves_its_group_is_left_alone():
+    parameters = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    step = compiled(optimizer.step)
+    for parameter in parameters:
+        parameter.grad = torch.ones(3)
+    step()
+    step()
+    del optimizer.param_groups[0]["params"][1]
+    step()
+    torch.testing.assert_close(parameters[0], torch.full((3,), 0.7))
+    torch.testing.assert_close(parameters[1], torch.full((3,), 0.8))
+
+
+def test_parameters_that_come_to_share_memory_are_seen():
+    parameters = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    step = compiled(optimizer.step)
+    for parameter in parameters:
+        parameter.grad = torch.ones(3)
+    step()
+    step()
+    whole = torch.ones(6)
+    with torch.no_grad():
+        parameters[0].set_(whole[:3])
+        parameters[1].set_(whole[1:4])
+    with pytest.raises(InputValueError, match="overlap"):
+        step()
+    assert torch.equal(whole, torch.ones(6))

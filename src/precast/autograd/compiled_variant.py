@@ -48,7 +48,8 @@ class Overlap:
 
         duplicates = plan_duplicates(tensors, written)
         kept = duplicates.kept if duplicates else range(len(tensors))
-        still_written = [number for number, place in enumerate(kept) if place in written]
+        places = frozenset(written)
+        still_written = [number for number, place in enumerate(kept) if place in places]
         if parts is not None:
             refuse_shared_parts(tensors, written, parts)
         plain = without_wrappers(tensors, parts)
@@ -57,6 +58,26 @@ class Overlap:
     @property
     def plans(self) -> "list[DuplicatePlan | SyntheticBasePlan]":
         return [plan for plan in (self.duplicates, self.bases) if plan is not None]
+
+
+class _KnownMemory:
+    """Where the inputs of the last call were whose overlaps were looked at: that takes long for hundreds of them."""
+
+    def __init__(self) -> None:
+        self._tensors: list[int] = []
+        self._addresses: list[int] = []
+
+    def is_known(self, tensors: Sequence[Any]) -> bool:
+        """Whether these are the same tensors at the same addresses; their sizes and strides are compared elsewhere."""
+        return list(map(id, tensors)) == self._tensors and list(map(_data_ptr, tensors)) == self._addresses
+
+    def note(self, tensors: Sequence[Any]) -> None:
+        if all(type(each) in _PLAIN_TYPES and each.layout is torch.strided for each in tensors):
+            self._tensors, self._addresses = list(map(id, tensors)), list(map(_data_ptr, tensors))
+
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+_data_ptr = torch.Tensor.data_ptr
 
 
 @dataclass(frozen=True)
@@ -73,6 +94,7 @@ class CompiledVariant:
     outputs: "OutputPlan"
     guards: StateGuards | None = None
     gradients: GradientInputs = NO_GRADIENTS
+    memory: "_KnownMemory" = field(default_factory=lambda: _KnownMemory(), compare=False, repr=False)
 
     def fits(self, values: Sequence[Any]) -> bool:
         """Whether a call whose key fits already has sizes, captured tensors, overlaps and state as compiled for."""
@@ -80,19 +102,21 @@ class CompiledVariant:
 
     def fits_inputs(self, values: Sequence[Any]) -> bool:
         """The same of its tensors only, whatever Python's state is."""
-        if self.captured_key and self.read_captured(values) != self.captured_key:
-            return False
+        if self.captured_key:
+            tensors = self._tensors(values)
+            start = self.state_count
+            captured = tensors[start : start + len(self.captured)]
+            if self.key_of(tensors, captured, self.gradients, self.outputs) != self.captured_key:
+                return False
         if self.sizes is not None and not self.sizes(values):
             return False
         overlap = self.overlap
-        return not overlap.written or Overlap.of(self.inputs(values), overlap.written, overlap.parts) == overlap
-
-    def read_captured(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """What a variant assumes of tensors beside the values."""
-        tensors = self._tensors(values)
-        start = self.state_count
-        captured = tensors[start : start + len(self.captured)]
-        return self.key_of(tensors, captured, self.gradients, self.outputs)
+        if not overlap.written or self.memory.is_known(inputs := self.inputs(values)):
+            return True
+        fits = Overlap.of(inputs, overlap.written, overlap.parts) == overlap
+        if fits:
+            self.memory.note(inputs)
+        return fits
 
     @staticmethod
     def key_of(

@@ -14,6 +14,7 @@ from precast.codegen.describe import Entry
 from precast.compilers.native_lowering import segment_graph, segment_inputs
 from precast.compilers.native_random import draw_from_streams
 from precast.compilers.native_split import Segment, SplitGraph, split_graph
+from precast.compilers.numbers_in_tensors import keep_numbers_in_tensors
 from precast.compilers.products_by_one_matrix import merge_products
 from precast.ir.loops.program import LoopProgram
 from precast.ir.loops.verifier import verify_loops, verify_plan
@@ -30,6 +31,7 @@ def prepare_graph(graph_module: fx.GraphModule, options: Options) -> SplitGraph:
 
 def rewrite_graph(graph_module: fx.GraphModule, *, random: RandomSource) -> fx.GraphModule:
     """All passes over a graph before it is lowered; random operators are drawn as ``random`` says."""
+    graph_module = keep_numbers_in_tensors(graph_module)
     return merge_products(draw_from_streams(graph_module) if random == "philox" else graph_module)
 
 

@@ -20,8 +20,9 @@ class GradientInputs:
     present: tuple[bool, ...] = ()
 
     def read(self, inputs: Sequence[Any]) -> list[Any]:
-        """The owners' gradients now, with None where there is none."""
-        return [inputs[owner].grad for owner in self.owners]
+        """The owners' gradients now, with None where there is none, or no owner any more."""
+        found = [inputs[owner] for owner in self.owners]
+        return [None if each is None else each.grad for each in found]
 
     def split(self, flat: Sequence[Any]) -> tuple[Sequence[Any], list[Any]]:
         """The inputs without gradients, and the gradient of each owner, or None."""
@@ -46,4 +47,4 @@ NO_GRADIENTS = GradientInputs()
 
 def has_hooks(tensor: Any) -> bool:
     """Whether a backward that reaches ``tensor`` calls anyone."""
-    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
+    return tensor is not None and bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
