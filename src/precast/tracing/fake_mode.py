@@ -79,6 +79,9 @@ def _dispatch(
             fix="Compress under no_grad, or use to_sparse().",
         )
     result = original(func, types, args, kwargs)
+    if result is NotImplemented:
+        # A subclass among the arguments comes first.
+        return result
     certain.note(func, args, result)
     return as_eager_lies(func, args, result, mode)
 
