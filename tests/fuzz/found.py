@@ -151,4 +151,28 @@ FOUND: dict[str, Program] = {
         ("v0",),
         other_size=4,
     ),
+    # The verifier did not see that two subscripts together keep iterations apart.
+    "read_at_places_of_what_is_written_and_normalized": Program(
+        (
+            Leaf("c0", "constant", (3,), dtype="int64", high=5),
+            Leaf("x0", "input", (2, 1, 5)),
+            Leaf("x1", "input", (2, 8, 5)),
+        ),
+        (
+            Step((), "[]=", (Name("x1"), slice(None), slice(None, 5), Name("x0"))),
+            Step(("v0",), "F.group_norm", (Name("x1"), 2, None, None)),
+            Step(("v1",), "[]", (Name("x1"), ..., Name("self.c0"))),
+        ),
+        ("v0", "v1"),
+    ),
+    # Eager adds the bias in place where it does not flatten.
+    "a_bias_of_another_type": Program(
+        (
+            Leaf("x0", "input", (2, 2, 3, 4), layout="channels_last"),
+            Leaf("w0", "parameter", (5, 4)),
+            Leaf("w1", "parameter", (5,), dtype="float64"),
+        ),
+        (Step(("v0",), "F.linear", (Name("x0"), Name("self.w0"), Name("self.w1"))),),
+        ("v0",),
+    ),
 }

@@ -79,6 +79,6 @@ def is_defined(program: Program, seed: int) -> bool:
         return True
     with _Watch() as watch:
         run(program, seed, observe_inference)
-        if program.other_size is not None:
+        if watch.is_defined and program.other_size is not None:
             run(program.grown(), seed, observe_inference)
     return watch.is_defined

@@ -23,6 +23,7 @@ from precast.tracing.gradient_search import GradientSearch, is_gradient_access
 from precast.tracing.idle_dropouts import is_idle_dropout
 from precast.tracing.idle_resizes import is_idle_resize
 from precast.tracing.library_operators import replacement_of
+from precast.tracing.mixed_linear import is_mixed_linear, mixed_linear
 from precast.tracing.one_hot import is_one_hot, one_hot
 from precast.tracing.storages import guarded_storage, is_storage_access
 from precast.tracing.trusted_code import is_trusted
@@ -112,6 +113,8 @@ class _SubstitutionMode(TorchFunctionMode):
             return args[0]
         if is_one_hot(func, args, kwargs):
             return one_hot(*args, **kwargs)
+        if is_mixed_linear(func, args, kwargs):
+            return mixed_linear(*args, **kwargs)
         if (replacement := replacement_of(func) or fused_step(func)) is not None:
             return replacement(*args, **kwargs)
         if is_data_assignment(func):

@@ -105,14 +105,15 @@ def _symbols(accesses: Sequence[Access]) -> list[str]:
 def _meet(store: Access, other: Access, shared: Sequence[Variable], examples: Sizes) -> bool:
     """Whether two iterations of the shared variables meet, for every choice of dynamic sizes.
 
-    Where data decides on one subscript, another one may keep them apart.
+    Where data decides on some subscripts, the others together may keep them apart.
     """
     if not (other.offset.computed or store.offset.computed):
         return _meet_along(store, store.offset, other, other.offset, shared, examples)
-    return all(
-        mine.computed or others.computed or _meet_along(store, mine, other, others, shared, examples)
-        for mine, others in zip(store.what.indices, other.what.indices, strict=True)
-    )
+    written, touched = constant(0), constant(0)
+    for mine, others, size in zip(store.what.indices, other.what.indices, store.buffer.shape, strict=True):
+        if not (mine.computed or others.computed):
+            written, touched = written * size + mine, touched * size + others
+    return _meet_along(store, written, other, touched, shared, examples)
 
 
 def _meet_along(
