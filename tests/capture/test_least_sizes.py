@@ -5,6 +5,7 @@ from torch.nn import functional
 import precast
 from precast import Dim
 from precast.capture import capture
+from precast.errors import InputValueError
 from precast.runtime import load
 
 
@@ -26,6 +27,8 @@ def lower(function, *shape: int, dim: int = 0) -> int:
         lambda x: functional.pad(x.T, (1, 1), mode="replicate"),
         lambda x: x.kthvalue(1, 0).values,
         lambda x: x.max(0).values,
+        lambda x: functional.conv_transpose1d(x.T, torch.ones(3, 2, 2), stride=2),
+        lambda x: functional.conv_transpose2d(x.T[None, ..., None], torch.ones(3, 2, 1, 1)),
     ],
 )
 def test_what_needs_an_element_begins_at_one(function):
@@ -88,3 +91,29 @@ def test_a_package_refuses_what_eager_refuses(tmp_path):
         torch.testing.assert_close(torch.as_tensor(packaged(tokens.numpy())), model(tokens).detach())
     with pytest.raises(ValueError, match=r"outside of n in 1\.\."):
         packaged(torch.ones(2, 0).long().numpy())
+
+
+@pytest.mark.parametrize(
+    ("function", "least"),
+    [
+        (lambda x: torch.trapezoid(x, dim=0), 1),
+        (lambda x: x.relu(), 0),
+        (lambda x: functional.layer_norm(x, (3,)).mean(0), 0),
+    ],
+)
+def test_sizes_that_an_operator_takes_and_its_decomposition_does_not_are_refused(function, least, tmp_path):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    program = precast.export(Model(), (torch.rand(5, 3),), dynamic_shapes=({0: Dim("n")},))
+    (range_of_size,) = program.run_decompositions().range_constraints.values()
+    assert range_of_size.lower == least
+    model = load(precast.package(program, path=tmp_path / "model.precast"))
+    for size in range(3):
+        x = torch.rand(size, 3)
+        if size < least:
+            with pytest.raises(InputValueError, match="outside of"):
+                model(x)
+        else:
+            torch.testing.assert_close(model(x), function(x), equal_nan=True)

@@ -15,12 +15,14 @@ import sympy
 import torch
 from torch import fx
 
+from precast._torch_compat import example_sizes
 from precast.capture.prepare import FlatCallable, PreparedCall
-from precast.ir.graphs import results_of
+from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.node_meta import has_value, value_of
 from precast.ir.sizes import SizeRange, SizeSymbol, SymbolicSizes, evaluate
 from precast.tracing.fake_inputs import FakeInputs
 from precast.tracing.retrace import AttributingInterpreter
+from precast.tracing.session import tracing_session
 
 Binding = dict[sympy.Symbol, int]
 _SPECIAL = (1, 0)
@@ -32,14 +34,37 @@ def with_least_sizes(
 ) -> SymbolicSizes:
     """`sizes` from where on the program does what the graph does. Must run inside a ``tracing_session``."""
     examples = {symbol.symbol: call.fakes.example(symbol.name) for symbol in sizes.symbols}
+    flat = FlatCallable(function, [item.tensor for item in call.state], call.call.tree)
+    return _beginning_where_same(sizes, examples, flat, call.fake_inputs, module)
 
+
+def with_least_sizes_of_graph(sizes: SymbolicSizes, before: fx.GraphModule, module: fx.GraphModule) -> SymbolicSizes:
+    """`sizes` from where on a graph does the same that was made of `before`, whose operators stood for several each."""
+    inputs = [value_of(node) for node in placeholders_of(before.graph)]
+    known: list[Any] = [size for value in inputs if isinstance(value, torch.Tensor) for size in value.shape]
+    known += [value for value in inputs if isinstance(value, torch.SymInt)]
+    shape_env = next((size.node.shape_env for size in known if isinstance(size, torch.SymInt)), None)
+    if shape_env is None:
+        return sizes
+    examples = {symbol.symbol: int(example_sizes(shape_env)[symbol.symbol]) for symbol in sizes.symbols}
+    with tracing_session(), torch.no_grad():
+        return _beginning_where_same(sizes, examples, AttributingInterpreter(before).run, inputs, module)
+
+
+def _beginning_where_same(
+    sizes: SymbolicSizes,
+    examples: Binding,
+    function: Callable[..., Sequence[Any]],
+    inputs: Sequence[Any],
+    module: fx.GraphModule,
+) -> SymbolicSizes:
     def begins(symbol: SizeSymbol) -> int:
         least = _SPECIAL[0] + 1
         for size in [each for each in _SPECIAL if each in symbol.range]:
             alone, together = {**examples, symbol.symbol: size}, dict.fromkeys(examples, size)
             # Where tracing assumed otherwise, such calls are refused already.
             bindings = [each for each in (alone, together) if not sizes.failing_guards(each)]
-            if bindings and not _does_the_same(function, call, module, bindings[0]):
+            if bindings and not _does_the_same(function, inputs, module, bindings[0]):
                 return least
             least = size
         return least
@@ -55,15 +80,17 @@ def _beginning_at(symbol: SizeSymbol, begins: Callable[[SizeSymbol], int], examp
 
 
 def _does_the_same(
-    function: Callable[..., Any], call: PreparedCall, module: fx.GraphModule, binding: Mapping[sympy.Symbol, int]
+    function: Callable[..., Sequence[Any]],
+    inputs: Sequence[Any],
+    module: fx.GraphModule,
+    binding: Mapping[sympy.Symbol, int],
 ) -> bool:
     """Whether the program takes these sizes, and all that the graph computes then has the sizes that it says."""
     fakes = FakeInputs()
-    flat = FlatCallable(function, [item.tensor for item in call.state], call.call.tree)
     try:
         with fakes.mode, fakes.unrecorded():
-            outputs = flat(*[_of_sizes(value, binding) for value in call.fake_inputs])
-            _CheckingInterpreter(module, binding).run(*[_of_sizes(value, binding) for value in call.fake_inputs])
+            outputs = function(*[_of_sizes(value, binding) for value in inputs])
+            _CheckingInterpreter(module, binding).run(*[_of_sizes(value, binding) for value in inputs])
     except _REFUSALS:
         return False
     traced = [value_of(each) if isinstance(each, fx.Node) else each for each in results_of(module.graph)]

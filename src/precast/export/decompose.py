@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 
+from precast.capture.least_sizes import with_least_sizes_of_graph
 from precast.errors import ExportError
 from precast.export.dialect import Dialect
 from precast.export.preserved_ops import composite_ops_in, preserved
@@ -62,7 +63,9 @@ def decompose(
     assert program.boundary is not None, "exported programs are functional"
     boundary = BoundaryFacts(program.boundary.inputs, program.boundary.outputs)
     signature = program.signature.replace(outputs=outputs)
-    result = program.replace(module=module, signature=signature, boundary=boundary)
+    returns_the_same = gradients is None
+    sizes = with_least_sizes_of_graph(program.sizes, program.module, module) if returns_the_same else program.sizes
+    result = program.replace(module=module, signature=signature, boundary=boundary, sizes=sizes)
     requiring_grad = [node.name for node in program.placeholders if getattr(value_of(node), "requires_grad", False)]
     tidy, calls = without_marks(tidied(result, requiring_grad=requiring_grad), exported.module_call_graph)
     return exported.replace(tidy, dialect=Dialect.ATEN, module_calls=calls)

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from precast.autograd.trace_graphs import tidy
+from precast.capture.least_sizes import with_least_sizes_of_graph
 from precast.compilers.native_decompositions import native_decompositions
 from precast.compilers.native_frozen import freeze_graph
 from precast.export.program import ExportedProgram
@@ -98,8 +99,12 @@ class TracedProgram:
 
 def trace_program(exported: ExportedProgram, state_names: Mapping[str, str]) -> TracedProgram:
     """Decompose the whole program; ``state_names`` maps its own names for state to the model's."""
-    program = exported.program
-    module = _decomposed(program)
+    module = _decomposed(exported.program)
+    # Operators that were exported whole take sizes that what they are made of does not.
+    program = exported.program.replace(
+        sizes=with_least_sizes_of_graph(exported.program.sizes, exported.program.module, module)
+    )
+    exported = exported.replace(program)
     specs = dict(zip((node.name for node in placeholders_of(module.graph)), program.signature.inputs, strict=True))
     returned = {node for node in results_of(module.graph) if isinstance(node, fx.Node)}
     read = {node.name for node in placeholders_of(module.graph) if node.users or node in returned}

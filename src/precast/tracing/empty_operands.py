@@ -21,7 +21,8 @@ def empty_answer(func: Any, args: Sequence[Any], mode: FakeTensorMode) -> Any:
             return _group_norm_gradients(args[1], args[6], args[9])
     if func is _aten.convolution.default and args[6] and not args[0]._has_symbolic_sizes_strides:
         sizes = _transposed_sizes(*args)
-        if min(sizes[2:]) == 0 and args[0].shape[1] == args[1].shape[0]:
+        # Of pixels that are not there, eager makes nothing: it refuses them.
+        if min(sizes[2:]) == 0 < min(args[0].shape[2:]) and args[0].shape[1] == args[1].shape[0]:
             with mode:
                 return args[0].new_empty(sizes)
     return None
