@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from contextvars import ContextVar
 from functools import partial
 
 import pytest
@@ -169,6 +170,39 @@ def test_a_hook_that_only_computes_is_captured():
     compiled = precast.compile(module, backend="nop")
     assert torch.allclose(compiled(torch.ones(2, 4)), module(torch.ones(2, 4)))
     assert len(precast.variants(compiled)) == 1
+
+
+class Collector:
+    """As libraries have one to collect hidden states: hooks only read it."""
+
+    def __init__(self):
+        self.found = ContextVar("found", default=None)
+
+    def get(self):
+        return self.found.get()
+
+    def start(self):
+        print(end="")
+        self.is_started = True
+        return self.found.set([])
+
+
+def test_what_a_hook_does_not_call_is_no_effect_of_it():
+    collector = Collector()
+
+    class Collecting(Net):
+        def forward(self, x):
+            return super().forward(x), list(collector.get())
+
+    module = Collecting()
+    module.lower.register_forward_hook(lambda _, args, output: collector.get().append(output))
+    collector.start()
+    compiled = precast.compile(module, backend="nop", fullgraph=True)
+    expected, collected = module(torch.ones(2, 4))
+    collector.get().clear()
+    result, found = compiled(torch.ones(2, 4))
+    assert torch.equal(result, expected)
+    assert torch.equal(found[0], collected[0])
 
 
 def test_one_graph_cannot_have_such_hooks():

@@ -317,6 +317,7 @@ class _Walk:
         kind = type(value)
         if isinstance(value, ContextVar):
             self.found.watched.append(Watched(path, lambda: value.get(None)))
+            self.visit(value.get(None), path)
             return
         if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
             self.found.watched.append(Watched(path, lambda: (value.shape, str(value.dtype), value.tobytes())))

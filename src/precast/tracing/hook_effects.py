@@ -48,7 +48,7 @@ _IN_PLACE = 13
 
 def hook_effect(hook: Any, *, in_backward: bool) -> str | None:
     """What ``hook`` does beside computing on tensors, in words; None if nothing."""
-    return next(_Scan(in_backward).called(hook), None)
+    return next(_Scan(in_backward).effects(hook), None)
 
 
 class _Scan:
@@ -56,11 +56,22 @@ class _Scan:
         self._in_backward = in_backward
         self._visited: set[int] = set()
         self._known: set[str] = set()
+        self._used: set[str] = set()
+        self._methods: dict[str, list[FunctionType]] = {}
         allowed = (_TENSOR_WORDS | _READING) - _TELLING
         if in_backward:
             self._words = frozenset(name for name in allowed if not name.endswith("_"))
         else:
             self._words = allowed | _WRITING
+
+    def effects(self, hook: Any) -> Iterator[str]:
+        """All effects of a hook, those of methods included that have a name which it uses."""
+        yield from self.called(hook)
+        scanned = 0
+        while scanned != len(self._visited):
+            scanned = len(self._visited)
+            for method in [each for name in self._used for each in self._methods.get(name, ())]:
+                yield from self._function(method)
 
     def called(self, function: Any) -> Iterator[str]:
         """The effects of calling ``function``."""
@@ -117,9 +128,9 @@ class _Scan:
         for base in type(value).__mro__[:-1]:
             for name, attribute in vars(base).items():
                 found = getattr(attribute, "__func__", getattr(attribute, "fget", attribute))
-                if isinstance(found, FunctionType) and not name.startswith("__"):
+                if isinstance(found, FunctionType):
                     self._known.add(name)
-                    yield from self.held(found)
+                    self._methods.setdefault(name, []).append(found)
 
     def _function(self, function: FunctionType) -> Iterator[str]:
         if id(function.__code__) in self._visited:
@@ -149,6 +160,7 @@ class _Scan:
             elif name not in _PURE_BUILTINS:
                 yield f"it calls {name}"
         elif kind in ("LOAD_ATTR", "LOAD_METHOD"):
+            self._used.add(name)
             if name not in self._words and name not in self._known:
                 yield f"it uses {name}"
         elif kind in _ALWAYS_EFFECTS or kind.startswith("FORMAT_"):
