@@ -9,7 +9,9 @@ from torch.utils import _pytree as pytree
 from precast import Dim
 from precast.capture import capture
 from precast.errors import PrecastError
+from precast.export import export
 from precast.ir.interpreter import interpret
+from precast.ir.sizes import SymbolicSizes
 from tests.autograd.op_samples import _SEED, _UNINITIALIZED, GAPS, OPS, _samples
 
 NAMES = [
@@ -21,18 +23,42 @@ _SIZES = (0, 1, 2)
 _EAGERS = (RuntimeError, IndexError, ValueError, TypeError)
 
 
-def findings(names: Sequence[str]) -> Iterator[str]:
+Function = Callable[..., object]
+Made = Callable[[Function, torch.Tensor], tuple[Function, SymbolicSizes]]
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.function(x)
+
+
+def captured(function: Function, example: torch.Tensor) -> tuple[Function, SymbolicSizes]:
+    program = capture(function, (example,), dynamic_shapes=({0: Dim.AUTO},))
+    return partial(interpret, program), program.sizes
+
+
+def decomposed(function: Function, example: torch.Tensor) -> tuple[Function, SymbolicSizes]:
+    """Exported with composite operators whole, and decomposed later, as packages are."""
+    exported = export(_Module(function), (example,), dynamic_shapes=({0: Dim.AUTO},)).run_decompositions()
+    return exported.module(), exported.program.sizes
+
+
+def findings(names: Sequence[str], made: Made = captured) -> Iterator[str]:
     """What differs from eager, at which operator and size."""
     for name in names:
         for function, example in _calls(name):
             try:
-                program = capture(function, (example,), dynamic_shapes=({0: Dim.AUTO},))
+                ours, sizes = made(function, example)
             except (PrecastError, *_EAGERS):
                 continue
-            allowed = [symbol.range for symbol in program.sizes.symbols]
+            allowed = [symbol.range for symbol in sizes.symbols]
             for size in _SIZES if len(allowed) == 1 else ():
                 if size in allowed[0]:
-                    told = _difference(function, partial(interpret, program), _of_size(example, size))
+                    told = _difference(function, ours, _of_size(example, size))
                     yield from [f"{name} at size {size}: {told}"] if told else []
 
 

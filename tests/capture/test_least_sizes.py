@@ -117,3 +117,12 @@ def test_sizes_that_an_operator_takes_and_its_decomposition_does_not_are_refused
                 model(x)
         else:
             torch.testing.assert_close(model(x), function(x), equal_nan=True)
+
+
+def test_sizes_that_data_tell_stay_as_they_are():
+    class Places(torch.nn.Module):
+        def forward(self, x):
+            return x.nonzero() + x.shape[0]
+
+    program = precast.export(Places(), (torch.ones(5, 3),), dynamic_shapes=({0: Dim("n")},)).run_decompositions()
+    torch.testing.assert_close(program.module()(torch.eye(2, 3)), torch.eye(2, 3).nonzero() + 2)

@@ -2,17 +2,19 @@
 
 import pytest
 
-from tests.capture.small_sizes import NAMES, findings
+from tests.capture.small_sizes import NAMES, captured, decomposed, findings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PARTS = 10
 
 
-def test_some_operators_of_nothing_and_of_one():
-    assert not list(findings(NAMES[7::120]))
+@pytest.mark.parametrize("made", [captured, decomposed])
+def test_some_operators_of_nothing_and_of_one(made):
+    assert not list(findings(NAMES[7::120], made))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("made", [captured, decomposed])
 @pytest.mark.parametrize("part", range(PARTS))
-def test_all_operators_of_nothing_and_of_one(part: int):
-    assert not list(findings(NAMES[part::PARTS]))
+def test_all_operators_of_nothing_and_of_one(part: int, made):
+    assert not list(findings(NAMES[part::PARTS], made))

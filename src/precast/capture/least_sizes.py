@@ -46,7 +46,9 @@ def with_least_sizes_of_graph(sizes: SymbolicSizes, before: fx.GraphModule, modu
     shape_env = next((size.node.shape_env for size in known if isinstance(size, torch.SymInt)), None)
     if shape_env is None:
         return sizes
-    examples = {symbol.symbol: int(example_sizes(shape_env)[symbol.symbol]) for symbol in sizes.symbols}
+    seen = example_sizes(shape_env)
+    # Sizes that data tell have no example, and no least size to find.
+    examples = {symbol.symbol: int(seen[symbol.symbol]) for symbol in sizes.symbols if symbol.symbol in seen}
     with tracing_session(), torch.no_grad():
         return _beginning_where_same(sizes, examples, AttributingInterpreter(before).run, inputs, module)
 
@@ -73,7 +75,7 @@ def _beginning_where_same(
 
 
 def _beginning_at(symbol: SizeSymbol, begins: Callable[[SizeSymbol], int], examples: Binding) -> SizeSymbol:
-    if symbol.range.lower > _SPECIAL[0] or examples[symbol.symbol] <= _SPECIAL[0]:
+    if symbol.range.lower > _SPECIAL[0] or examples.get(symbol.symbol, 0) <= _SPECIAL[0]:
         return symbol
     lower = max(symbol.range.lower, begins(symbol))
     return replace(symbol, range=SizeRange(lower, symbol.range.upper))
