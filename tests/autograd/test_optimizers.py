@@ -63,6 +63,26 @@ def test_a_schedule_does_not_compile_for_ever():
     assert len(precast.variants(step)) <= 3
 
 
+def test_momentum_that_is_cycled_does_not_compile_for_ever():
+    def train(compile):
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=20)
+        step, inputs = compile(optimizer.step), torch.ones(3, 4)
+        for _ in range(10):
+            optimizer.zero_grad()
+            model(inputs).square().sum().backward()
+            step()
+            schedule.step()
+        return list(model.parameters()), step
+
+    expected, _ = train(lambda step: step)
+    for backend in ("nop", "native"):
+        found, step = train(lambda step, backend=backend: compiled(step, backend))
+        assert_same_tensors(expected, found, 1e-5)
+        assert len(precast.variants(step)) <= 3
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_are_cleared(set_to_none):
     parameters = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))]

@@ -6,6 +6,7 @@ After:  ``hold()``, and in words what no longer holds: ``Net.scale was 2, is 3``
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain
 from operator import getitem, is_
 from types import BuiltinFunctionType, FunctionType
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from precast.capture.number_inputs import is_number
-from precast.capture.reachable_state import Place, ReachableState, Sized
+from precast.capture.reachable_state import Place, ReachableState, Sized, TupleItem, Watched
 from precast.errors import StateMutationError
 
 _ABSENT = object()
@@ -32,20 +33,24 @@ class StateGuards:
     def __init__(self, state: ReachableState, inputs: Sequence[Place] = ()) -> None:
         """``inputs`` are places whose numbers the program takes as inputs, whatever they are."""
         # Tensors are inputs: what a variant assumes of them is part of its key, beside that they are there at all.
-        known = {(id(place.holder), place.key) for place in inputs}
+        items: dict[_Home, list[int]] = {}
+        for place in inputs:
+            if isinstance(place, TupleItem):
+                items.setdefault(_home_of(place.whole), []).append(place.index)
+        known = {_home_of(place) for place in inputs} | items.keys()
         pairs = [
             (place, value)
             for place, value in zip(state.places, state.values, strict=True)
-            if (id(place.holder), place.key) not in known
+            if _home_of(place) not in known
         ]
         keys = set(map(id, _tensor_keys(state)))
         pinned = [pair for pair in pairs if isinstance(pair[1], torch.Tensor) and id(pair[1]) in keys]
         plain = [pair for pair in pairs if not isinstance(pair[1], torch.Tensor)] + pinned
-        items = [pair for pair in plain if not pair[0].is_attribute]
-        stored = [pair for pair in items if not pair[0].makes_up_values]
+        entries = [pair for pair in plain if not pair[0].is_attribute]
+        stored = [pair for pair in entries if not pair[0].makes_up_values]
         self._items = _Family([pair for pair in stored if type(pair[1]) not in _UNMISTAKABLE], getitem)
         self._unmistakable = _Family([pair for pair in stored if type(pair[1]) in _UNMISTAKABLE], getitem)
-        self._defaults = _Family([pair for pair in items if pair[0].makes_up_values], dict.get)
+        self._defaults = _Family([pair for pair in entries if pair[0].makes_up_values], dict.get)
         self._attributes = _Family([pair for pair in plain if pair[0].is_attribute], getattr)
         self._tensors = [
             (place, id(value)) for place, value in pairs if isinstance(value, torch.Tensor) and id(value) not in keys
@@ -61,7 +66,12 @@ class StateGuards:
         self._dicts = [each.holder for each in self._ordered]
         self._orders = list(map(list, self._dicts))
         self._order = list(chain.from_iterable(self._orders))
-        self._watched = [(each, each.read()) for each in state.watched]
+        wholes = [
+            Watched(place.path, partial(_without_items, place, items[_home_of(place)]))
+            for place in state.places
+            if _home_of(place) in items
+        ]
+        self._watched = [(each, each.read()) for each in (*state.watched, *wholes)]
         self._read_watched = [(each.read, before, _is_clear(before)) for each, before in self._watched]
         self._kept = state.kept
 
@@ -117,7 +127,7 @@ class StateGuards:
     def changed_numbers(self) -> list[Place]:
         """The places in which another number is now."""
         changed = [(place, before, now) for place, before in self._pairs() if (now := _read(place)) is not before]
-        return [place for place, before, now in changed if is_number(before) and is_number(now) and before != now]
+        return [found for place, before, now in changed for found in _changed_in(place, before, now)]
 
     def _are_rarities_same(self) -> bool:
         if self._tensors or self._tied:
@@ -197,6 +207,31 @@ class StateGuards:
         assert isinstance(before, frozenset), "a holder stays what it is"
         yield from (f"{sized.path} has {key!r} now" for key in now - before)
         yield from (f"{sized.path} has no {key!r} any more" for key in before - now)
+
+
+_Home = tuple[int, Any]
+
+
+def _home_of(place: Place) -> _Home:
+    return id(place.holder), place.key
+
+
+def _without_items(place: Place, indices: Sequence[int]) -> Any:
+    """A tuple with the types of those of its items that are inputs in their place."""
+    found = _read(place)
+    if type(found) is not tuple:
+        return found
+    return tuple(type(item).__name__ if i in indices else item for i, item in enumerate(found))
+
+
+def _changed_in(place: Place, before: Any, now: Any) -> Iterator[Place]:
+    """The place, if another number is there; or the items of a tuple of which nothing but numbers has changed."""
+    if is_number(before) and is_number(now) and before != now:
+        yield place
+    elif type(before) is tuple and type(now) is tuple and len(before) == len(now):
+        differing = [i for i, (old, new) in enumerate(zip(before, now, strict=True)) if not is_same(old, new)]
+        if all(is_number(before[i]) and is_number(now[i]) for i in differing):
+            yield from (TupleItem.of(place, i) for i in differing)
 
 
 class _Family:

@@ -73,6 +73,29 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
+class TupleItem(Place):
+    """One item of a tuple, which is exchanged as a whole to change it; ``whole`` is where the tuple is."""
+
+    whole: Place = field(kw_only=True)
+    index: int = field(kw_only=True)
+
+    @classmethod
+    def of(cls, whole: Place, index: int) -> "TupleItem":
+        return cls(f"{whole.path}[{index}]", whole.holder, (whole.key, index), whole=whole, index=index)
+
+    def read(self) -> Any:
+        found = self.whole.read()
+        if type(found) is not tuple:
+            raise LookupError(self.path)
+        return found[self.index]
+
+    def write(self, value: Any) -> None:
+        items = list(self.whole.read())
+        items[self.index] = value
+        self.whole.write(tuple(items))
+
+
+@dataclass(frozen=True, eq=False)
 class Sized:
     """Something that could come to hold more; new keys count if ``may_read`` says so."""
 
