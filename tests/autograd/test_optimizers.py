@@ -136,7 +136,7 @@ def test_a_gradient_that_comes_or_goes_is_another_variant():
     assert has_one().sum() == 6
     parameter.grad = None
     assert has_one() == 1
-    assert len(precast.variants(has_one)) == 2
+    assert [variant.reason for variant in precast.variants(has_one)][1:] == ["gradients that were None are there"]
 
 
 def test_another_parameter_in_a_group_has_state_of_its_own():

@@ -102,12 +102,8 @@ class CompiledVariant:
 
     def fits_inputs(self, values: Sequence[Any]) -> bool:
         """The same of its tensors only, whatever Python's state is."""
-        if self.captured_key:
-            tensors = self._tensors(values)
-            start = self.state_count
-            captured = tensors[start : start + len(self.captured)]
-            if self.key_of(tensors, captured, self.gradients, self.outputs) != self.captured_key:
-                return False
+        if self.captured_key and self._current_key(values) != self.captured_key:
+            return False
         if self.sizes is not None and not self.sizes(values):
             return False
         overlap = self.overlap
@@ -117,6 +113,25 @@ class CompiledVariant:
         if fits:
             self.memory.note(inputs)
         return fits
+
+    def _current_key(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        tensors = self._tensors(values)
+        captured = tensors[self.state_count : self.state_count + len(self.captured)]
+        return self.key_of(tensors, captured, self.gradients, self.outputs)
+
+    def changed_tensors(self, values: Sequence[Any]) -> str | None:
+        """What of the tensors beside the values is not as compiled for, in words."""
+        now, start = self._current_key(values) if self.captured_key else (), len(self.captured)
+        end = start + len(self.gradients.owners)
+        absent = static_key([None])[0]
+        pairs = [pair for pair in zip(self.captured_key[start:end], now[start:end], strict=True) if pair[0] != pair[1]]
+        if any(before == absent for before, _ in pairs):
+            return "gradients that were None are there"
+        if any(current == absent for _, current in pairs):
+            return "gradients that were there are None"
+        if pairs or now[:start] != self.captured_key[:start]:
+            return "tensors in Python's state, or gradients, are of other sizes, types or strides"
+        return "tensors that a backward reaches have hooks" if now != self.captured_key else None
 
     @staticmethod
     def key_of(

@@ -111,6 +111,9 @@ class VariantTable:
             if changes := list(guards.changes()):
                 more = f"; and {len(changes) - _MOST_TOLD} more" if len(changes) > _MOST_TOLD else ""
                 return "; ".join(changes[:_MOST_TOLD]) + more
+        for variant in self._alike(values, circumstances):
+            if (change := variant.changed_tensors(values)) is not None:
+                return change
         return what_changes([self._latest_key, (*circumstances, self._make_key(values))], names())
 
     def changed_numbers(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> list[Place]:
@@ -121,11 +124,14 @@ class VariantTable:
 
     def _guards_alike(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> Iterator[StateGuards]:
         """The guards of variants that fit but for these, the newest first."""
-        keys = [(*circumstances, make_key(values)) for make_key in (static_key, dynamic_key)]
-        alike = [record.variant for key in keys for record in self._by_key.get(key, ())]
-        for variant in reversed(alike):
+        for variant in self._alike(values, circumstances):
             if variant.fits_inputs(values) and variant.guards is not None:
                 yield variant.guards
+
+    def _alike(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> list[CompiledVariant]:
+        """The variants for values of this kind, the newest first."""
+        keys = [(*circumstances, make_key(values)) for make_key in (static_key, dynamic_key)]
+        return [record.variant for key in keys for record in self._by_key.get(key, ())][::-1]
 
     def add(self, values: Sequence[Any], circumstances: tuple[Any, ...], record: Record, *, any_size: bool) -> None:
         """Let a variant serve calls like this one; of ``any_size``, if it has no sizes of its own."""
