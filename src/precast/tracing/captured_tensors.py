@@ -25,6 +25,7 @@ from precast.tracing.idle_resizes import is_idle_resize
 from precast.tracing.library_operators import replacement_of
 from precast.tracing.mixed_linear import is_mixed_linear, mixed_linear
 from precast.tracing.one_hot import is_one_hot, one_hot
+from precast.tracing.quantiles import checked_quantile, is_quantile
 from precast.tracing.storages import guarded_storage, is_storage_access
 from precast.tracing.trusted_code import is_trusted
 
@@ -113,6 +114,8 @@ class _SubstitutionMode(TorchFunctionMode):
             return args[0]
         if is_one_hot(func, args, kwargs):
             return one_hot(*args, **kwargs)
+        if is_quantile(func, args, kwargs):
+            return checked_quantile(func, args, kwargs)
         if is_mixed_linear(func, args, kwargs):
             return mixed_linear(*args, **kwargs)
         if (replacement := replacement_of(func) or fused_step(func)) is not None:
