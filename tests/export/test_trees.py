@@ -1,6 +1,7 @@
 """Random trees of arguments and results survive export, saving, loading and the call."""
 
 import io
+import json
 from collections import OrderedDict, deque, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils import _pytree as pytree
 from precast.errors import ArtifactError, ExportError
 from precast.export import export, load, save
 from precast.export.serialize.trees import tree_from_json, tree_to_json
+from precast.ir.opened_objects import opened
 from tests.export.models import Function
 
 Point = namedtuple("Point", "x y")
@@ -125,3 +127,25 @@ def test_a_context_that_is_no_plain_value_is_refused():
     exported = export(Function(lambda odd: pytree.tree_leaves(odd)[0]), (Odd(),))
     with pytest.raises(ExportError, match="Odd cannot be saved"):
         save(exported, io.BytesIO())
+
+
+@dataclass
+class Record:
+    left: Any
+    right: Any
+
+
+def test_attributes_of_objects_are_names_that_python_leaves_alone():
+    _, tree = pytree.tree_flatten(opened(Record(torch.ones(1), torch.ones(2))))
+    content = tree_to_json(tree)
+    assert tree_from_json(content) == tree
+    text = json.dumps(content)
+    for name in ("__class__", "__dict__", "a b", "", "right"):
+        with pytest.raises(ArtifactError, match="attributes of an object"):
+            tree_from_json(json.loads(text.replace('"left"', json.dumps(name))))
+    for children in (["*"], ["*"] * 3):
+        with pytest.raises(ArtifactError, match="other attributes than values"):
+            tree_from_json([*content[:2], children])
+    for context in (None, [], [1], "x", {"tuple": []}, {"tuple": [{"dict": []}, 1]}):
+        with pytest.raises(ArtifactError):
+            tree_from_json([content[0], [content[1][0], context], content[2]])

@@ -25,6 +25,11 @@ def find_class(name: str) -> Any:
     return found
 
 
+def is_attribute_name(name: object) -> bool:
+    """Whether a file may set an attribute of that name: none that Python itself reads."""
+    return isinstance(name, str) and name.isidentifier() and not name.startswith("__")
+
+
 def is_container_class(kind: object) -> bool:
     """Whether objects of a class are nothing but what their attributes hold: caches, dataclasses, wrapped dicts."""
     if not isinstance(kind, type) or any(base.__module__.partition(".")[0] == "torch" for base in kind.__mro__):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from precast.artifact.classes import is_attribute_name
 from precast.artifact.constants import read_constant
 from precast.artifact.schema import Json, brief, damaged
 
@@ -77,14 +78,10 @@ def _node(kind: str, context: Json, children: tuple[Tree, ...]) -> Tree:
     known = _keys(fields[0]) if fields else ()
     if kind == "object":
         held = rest if isinstance(rest, dict) else {}
-        if not all(map(_is_attribute, (*known, *held))) or not all(isinstance(each, str) for each in held.values()):
+        if not all(map(is_attribute_name, (*known, *held))) or not all(isinstance(each, str) for each in held.values()):
             raise _misshapen("the attributes of an object are no names")
         return Tree(kind, known, children, name, held)
     return Tree(kind, known if len(known) == len(children) else (), children, name, rest)
-
-
-def _is_attribute(name: object) -> bool:
-    return isinstance(name, str) and name.isidentifier() and not name.startswith("__")
 
 
 def _keys(content: Json) -> tuple[Any, ...]:

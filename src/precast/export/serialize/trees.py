@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from precast.artifact.classes import class_name, find_class
+from precast.artifact.classes import class_name, find_class, is_attribute_name
 from precast.artifact.schema import Json, damaged
 from precast.errors import ArtifactError, ExportError
 from precast.export.serialize.constants import constant_from_json, constant_to_json
@@ -90,6 +90,8 @@ def tree_from_json(content: Json, depth: int = 0) -> pytree.TreeSpec:
     keys = node_context[1] if node is defaultdict else node_context
     if node in (dict, OrderedDict, defaultdict) and len(keys) != len(specs):
         raise damaged("a tree of arguments is not as it should be", "a dict has other keys than values")
+    if node is Opened and len(node_context[1]) != len(specs):
+        raise damaged("a tree of arguments is not as it should be", "an object has other attributes than values")
     return pytree.TreeSpec(node, node_context, specs)
 
 
@@ -111,9 +113,20 @@ def _node(kind: Json, context: Json) -> tuple[Any, Any]:
         return namedtuple, _namedtuple_class(str(context[0]), [str(field) for field in context[1]])
     if kind == "class":
         found = _registered_class(str(context[0]))
-        find = _class_to_open if found is Opened else _registered_class
-        return found, _with_classes(constant_from_json(context[1]), find)
+        if found is Opened:
+            return found, _checked_attributes(_with_classes(constant_from_json(context[1]), _class_to_open))
+        return found, _with_classes(constant_from_json(context[1]), _registered_class)
     raise damaged(f"a tree of arguments holds a {kind!r}", "no such node is known")
+
+
+def _checked_attributes(context: Any) -> Any:
+    """What an object keeps besides its children: its class, the names of its attributes, and what others hold."""
+    kind, names, *others = context if isinstance(context, list | tuple) and len(context) in (2, 3) else (None, ())
+    is_sound = isinstance(kind, type) and isinstance(names, list | tuple) and all(isinstance(h, Held) for h in others)
+    known = [*names, *(name for each in others for name in each.attributes)] if is_sound else [None]
+    if not all(map(is_attribute_name, known)) or len(set(known)) < len(known):
+        raise damaged("a tree of arguments is not as it should be", "the attributes of an object are no names")
+    return context
 
 
 def _namedtuple_class(name: str, fields: list[str]) -> Any:
