@@ -175,4 +175,15 @@ FOUND: dict[str, Program] = {
         (Step(("v0",), "F.linear", (Name("x0"), Name("self.w0"), Name("self.w1"))),),
         ("v0",),
     ),
+    # A guard speaks of a size that neither the subscript nor the dimension does.
+    "averages_of_halves_of_a_size_that_changes": Program(
+        (Leaf("x0", "input", (2, 2, 2, 4), grows=True),),
+        (
+            Step(("v0",), "F.glu", (Name("x0"), -1)),
+            Step(("v1",), ".flatten", (Name("v0"), 0, 1)),
+            Step(("v2",), "F.avg_pool1d", (Name("v1"), 2, 1, 0, False, False)),
+        ),
+        ("v2",),
+        other_size=7,
+    ),
 }

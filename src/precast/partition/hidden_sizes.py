@@ -6,6 +6,7 @@ After:  it saves these two numbers, too.
 
 from collections.abc import Collection, Iterable
 
+import sympy
 import torch
 from torch import fx
 
@@ -15,9 +16,10 @@ Number = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
 def hidden_sizes(joint: JointGraph, given: Collection[fx.Node], computed: Iterable[fx.Node]) -> list[fx.Node]:
-    """The numbers of the forward that a backward must be given beside ``given``, to know the sizes in ``computed``."""
-    known = {symbol for node in (*given, *joint.tangents) for symbol in _shown(node)}
-    hidden = {symbol for node in computed for symbol in _symbols(node)} - known
+    """The numbers of the forward that a backward must be given beside ``given``, to know all sizes."""
+    read = (*given, *joint.tangents)
+    known = {symbol for node in read for symbol in _shown(node)}
+    hidden = {symbol for node in (*read, *computed) for symbol in _symbols(node)} - known
     if not hidden:
         return []
     found: dict[str, fx.Node] = {}
@@ -29,9 +31,10 @@ def hidden_sizes(joint: JointGraph, given: Collection[fx.Node], computed: Iterab
 
 
 def _shown(node: fx.Node) -> set[str]:
-    """Symbols that are alone in a size: it can be told from that."""
-    alone = (_names(number) for number in _numbers(node))
-    return {name for names in alone if len(names) == 1 for name in names}
+    """Symbols that are alone in a size, times a number and plus one: they can be told from that."""
+    expressions = (number.node.expr for number in _numbers(node))
+    alone = ((each, *each.free_symbols) for each in expressions if len(each.free_symbols) == 1)
+    return {symbol.name for each, symbol in alone if each.is_polynomial(symbol) and sympy.degree(each, symbol) == 1}
 
 
 def _symbols(node: fx.Node) -> set[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precast.ir.loops.index import Atom, Computed, Index, Symbol, Variable, atom, atoms, substitute
+from precast.ir.loops.index import Atom, Computed, Index, Variable, atom, atoms, substitute
 from precast.ir.loops.program import Kernel
 from precast.ir.loops.scalars import Apply, Cast, Constant, IndexValue, Load, Named, Scalar, conjuncts
 from precast.ir.loops.verifier.accesses import Access, accesses_of
-from precast.ir.loops.verifier.enumeration import Grid, Sizes, TooLargeError, sample_sizes
+from precast.ir.loops.verifier.enumeration import Grid, Sizes, TooLargeError, indices_in, sample_sizes, symbols_in
 from precast.ir.loops.verifier.proofs import facts_of, is_proved
 
 
@@ -41,10 +41,9 @@ def _is_ever_outside(access: Access, index: Index, size: Index, examples: Sizes)
     """Whether some iteration leaves a dimension, for every choice of dynamic sizes."""
     stand_ins: dict[Atom, Index] = {each: atom(Variable(f"{each.name}?", each.extent)) for each in index.computed}
     index = substitute(index, stand_ins)
-    variables = [each for each in atoms(index) if isinstance(each, Variable)]
-    variables += [each for fact in facts_of(access.what.guard) for each in atoms(fact) if isinstance(each, Variable)]
-    symbols = sorted({each.name for part in (index, size, *(one.extent for one in variables)) for each in atoms(part)
-                      if isinstance(each, Symbol)})  # fmt: skip
+    parts = [index, *indices_in(access.what.guard)]
+    variables = [each for part in parts for each in atoms(part) if isinstance(each, Variable)]
+    symbols = symbols_in([*parts, size, *(one.extent for one in variables)])
     found = False
     for sizes in sample_sizes(symbols, examples):
         try:

@@ -7,10 +7,18 @@ from collections.abc import Iterator, Sequence
 import numpy
 
 from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Atom, Index, Symbol, Variable, atom, atoms, constant, substitute
+from precast.ir.loops.index import Atom, Index, Variable, atom, atoms, constant, substitute
 from precast.ir.loops.program import Kernel, Store
 from precast.ir.loops.verifier.accesses import Access, accesses_of
-from precast.ir.loops.verifier.enumeration import Grid, Numbers, Sizes, TooLargeError, sample_sizes
+from precast.ir.loops.verifier.enumeration import (
+    Grid,
+    Numbers,
+    Sizes,
+    TooLargeError,
+    indices_in,
+    sample_sizes,
+    symbols_in,
+)
 from precast.ir.loops.verifier.regions import fills, is_injective
 
 
@@ -99,7 +107,7 @@ def _same_ranges(store: Access, load: Access) -> dict[Atom, Index]:
 def _symbols(accesses: Sequence[Access]) -> list[str]:
     parts = [each.offset for each in accesses] + [one.extent for each in accesses for one in each.variables]
     parts += [size for each in accesses for size in (*each.buffer.shape, *each.buffer.strides)]
-    return sorted({each.name for part in parts for each in atoms(part) if isinstance(each, Symbol)})
+    return symbols_in([*parts, *(index for each in accesses for index in indices_in(each.what.guard))])
 
 
 def _meet(store: Access, other: Access, shared: Sequence[Variable], examples: Sizes) -> bool:

@@ -6,13 +6,13 @@ Where sizes are dynamic, those of the example stand for all: what goes wrong for
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy
 
-from precast.ir.loops.index import Computed, Index, Symbol, Variable, evaluate
-from precast.ir.loops.scalars import Apply, Constant, IndexValue, Named, Scalar, conjuncts
+from precast.ir.loops.index import Computed, Index, Symbol, Variable, atoms, evaluate
+from precast.ir.loops.scalars import Apply, Constant, IndexValue, Named, Scalar, conjuncts, walk
 
 MOST_POINTS = 1 << 18
 """Loops of more iterations are not walked through."""
@@ -25,6 +25,16 @@ Sizes = Mapping[str, int]
 
 class TooLargeError(Exception):
     """There are more iterations than are worth walking through."""
+
+
+def indices_in(condition: Scalar | None) -> list[Index]:
+    """The numbers that a condition compares."""
+    return [] if condition is None else [each.index for each in walk(condition) if isinstance(each, IndexValue)]
+
+
+def symbols_in(indices: Iterable[Index]) -> list[str]:
+    """Names of the dynamic sizes in them."""
+    return sorted({each.name for index in indices for each in atoms(index) if isinstance(each, Symbol)})
 
 
 def sample_sizes(symbols: Sequence[str], examples: Sizes) -> Iterator[Sizes]:
