@@ -25,17 +25,21 @@ class Linear(nn.Module):
     def forward(self, x):
         return self.layer(x) * self.factor
 
+    def _is_plain(self):
+        return isinstance(self.layer, nn.Linear) and not parametrize.is_parametrized(self.layer)
+
     def change_factor(self, chance):
         self.factor = chance.choice([1, 2, 3, 2.5, True])
 
     def change_parameter(self, chance):
-        if not parametrize.is_parametrized(self.layer):
+        if self._is_plain():
             kind = self.layer.weight.dtype
             self.layer.weight = nn.Parameter(torch.full((WIDTH, WIDTH), chance.random(), dtype=kind))
 
     def change_bias(self, chance):
-        bias = torch.full((WIDTH,), chance.random(), dtype=self.layer.weight.dtype)
-        self.layer.bias = chance.choice([None, nn.Parameter(bias)])
+        if self._is_plain():
+            bias = torch.full((WIDTH,), chance.random(), dtype=self.layer.weight.dtype)
+            self.layer.bias = chance.choice([None, nn.Parameter(bias)])
 
     def change_data(self, chance):
         with torch.no_grad():
@@ -47,7 +51,7 @@ class Linear(nn.Module):
     def change_parametrization(self, chance):
         if parametrize.is_parametrized(self.layer):
             parametrize.remove_parametrizations(self.layer, "weight")
-        else:
+        elif self._is_plain():
             parametrizations.weight_norm(self.layer)
 
     def change_layer(self, chance):
