@@ -79,6 +79,7 @@ def test_made_up_calls_do_not_reach_outside():
         (aten._weight_norm.default, (torch.ones(1, 1),)),
         (aten._weight_norm_interface.default, (torch.ones(2, 1), 2)),
         (aten.unfold_backward.default, ([], 0, 3, 1)),
+        (aten.smooth_l1_loss_backward.default, (torch.ones(2, 3).long(), torch.ones(2, 3).long(), 1, 0.0)),
         (aten._unsafe_masked_index.default, (torch.ones(1, dtype=torch.bool), [torch.zeros(1).long()] * 3, 0.0)),
     ],
 )

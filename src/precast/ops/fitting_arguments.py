@@ -356,6 +356,11 @@ def _windows_fit(given: Arguments) -> bool:
     return tuple(given["grad_in"].shape) == (*shape, size)
 
 
+def _are_fractions(given: Arguments) -> bool:
+    """Whole numbers would be divided by a `beta` of 0."""
+    return all(given[name].is_floating_point() for name in ("grad_output", "self", "target"))
+
+
 def _is_plain_segmenting(given: Arguments) -> bool:
     return not given["unsafe"]
 
@@ -433,6 +438,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("_ctc_loss", "_ctc_loss_backward", "ctc_loss"), _alignment_fits),
     "searchsorted": _order_fits,
     "segment_reduce": _is_plain_segmenting,
+    "smooth_l1_loss_backward": _are_fractions,
     "unfold_backward": _windows_fit,
     "_weight_norm": _weights_fit,
     **dict.fromkeys(("_weight_norm_interface", "_weight_norm_interface_backward"), _norms_fit),
