@@ -134,8 +134,8 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# The versions of constraints.txt, but for torch itself. PyPI's builds bring 5 GB of CUDA along; those of torch's own index do
-# not: PIP_INDEX_URL=https://download.pytorch.org/whl/cpu PIP_EXTRA_INDEX_URL=https://pypi.org/simple make test-torch
+# The versions of constraints.txt, but for torch itself. Some builds bring 5 GB of CUDA along; torch's index of CPU builds, given
+# to pip by PIP_INDEX_URL, has those that do not.
 $(TORCH_VENV)/.ready: pyproject.toml constraints.txt | $(TORCH_VENV)/bin/python
 	$(call say,installing torch $(VERSION) and the packages of constraints.txt (minutes the first time: torch is large))
 	@sed '/^torch==/d' constraints.txt > $(TORCH_VENV)/constraints.txt

@@ -2,12 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tests.models.judging import MODES, Verdict
 
-STATUSES = ("equal", "refused", "failed", "wrong", "crashed", "slow", "not judged")
-_SIGNS = {"equal": "✓", "not judged": "not judged"}
+STATUSES = ("equal", "in pieces", "refused", "failed", "wrong", "crashed", "slow", "not judged")
+_SIGNS = {"equal": "✓", "in pieces": "✓ in pieces", "not judged": "not judged"}
 _INTRODUCTION = """# Architectures
 
 Every architecture of `transformers`, made small by its configuration (`tests/models/shrinking.py`), and the smallest
@@ -19,7 +19,8 @@ model of every family of `timm`, with random weights, compared with eager:
 - **export**: `precast.export.export`, saved, loaded and run;
 - **package**: `precast.package`, native code run by `precast.runtime`.
 
-✓ is equal to eager, or no further from double precision than eager is. *Refused* is a `PrecastError` that names the
+✓ is equal to eager, or no further from double precision than eager is; *in pieces*: with modules that run in Python,
+since they cannot be captured ([graph breaks](guides/graph-breaks.md)). *Refused* is a `PrecastError` that names the
 line, *failed* any other error, *slow* more than 60 s of processor time, the C++ compiler included. *Not judged*: eager
 does not run the model as our configuration makes it, or the mode makes no sense for it. An empty cell has not been run
 yet. Models that take images or sounds beside text are called with text; their parts for images and sounds are listed on
@@ -37,7 +38,8 @@ def page_of(results: Mapping[tuple[str, str], Verdict], names: Sequence[str]) ->
     parts = [
         _INTRODUCTION,
         f"## Totals\n\n{_totals(known)}",
-        f"## Not equal\n\n{_reasons(judged)}",
+        f"## Not equal\n\n{_reasons(judged, lambda status: status not in _SIGNS)}",
+        f"## In pieces\n\n{_reasons(judged, lambda status: status == 'in pieces')}",
         f"## Models\n\n{_table(judged)}",
         f"## Not judged\n\n{_not_judged(others)}",
     ]
@@ -66,12 +68,12 @@ def _status(verdicts: Mapping[str, Verdict], mode: str) -> str:
     return verdicts[mode].status if mode in verdicts else "not judged" if forward.status == "not judged" else ""
 
 
-def _reasons(judged: Mapping[str, Mapping[str, Verdict]]) -> str:
+def _reasons(judged: Mapping[str, Mapping[str, Verdict]], counts: Callable[[str], bool]) -> str:
     lines = [
         f"- `{name}`, {mode}: *{verdict.status}*: {_readable(verdict.reason)}"
         for name, verdicts in judged.items()
         for mode, verdict in verdicts.items()
-        if verdict.status not in _SIGNS
+        if counts(verdict.status)
     ]
     return "\n".join(lines or ["Nothing."]) + "\n"
 
@@ -90,6 +92,6 @@ def _not_judged(others: Mapping[str, Verdict]) -> str:
 
 def _readable(reason: str) -> str:
     """A reason without the folders of the machine that it was found on, cut where the advice begins."""
-    reason = re.sub(r"/\S*?/(site-packages|src)/", "", reason)
+    reason = re.sub(r"/\S*?/(site-packages|site|src)/", "", reason)
     reason = re.sub(r" (fix|Please note|Check out|You can install).*", "", reason)
     return reason.replace("|", "\\|").replace("<", "\\<")[:300]

@@ -8,6 +8,7 @@ import copy
 import resource
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +29,9 @@ SLOW_SECONDS = 60
 
 @dataclass(frozen=True)
 class Verdict:
-    """``equal`` to eager, ``refused`` with a PrecastError, ``wrong``, ``failed`` with any other error, ``crashed``,
-    ``slow`` (equal, but it took too long), or ``not judged``, since eager does not run it either.
+    """``equal`` to eager, ``in pieces`` (equal, with parts that run in Python), ``refused`` with a PrecastError,
+    ``wrong``, ``failed`` with any other error, ``crashed``, ``slow`` (equal, but it took too long), or ``not judged``,
+    since eager does not run it either.
     """  # fmt: skip
 
     status: str
@@ -52,7 +54,9 @@ def judge(make: Callable[[], Example], mode: str) -> Verdict:
         return Verdict("not judged", _one_line(problem))
     started, spent = time.monotonic(), _processor_seconds()
     try:
-        MODES[mode](example, options)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", precast.GraphBreakWarning)
+            MODES[mode](example, options)
     except WrongError as problem:
         status, reason = "wrong", _one_line(problem)
     except PrecastError as problem:
@@ -62,9 +66,10 @@ def judge(make: Callable[[], Example], mode: str) -> Verdict:
     except Exception as problem:  # noqa: BLE001 - whatever comes out is the verdict
         status, reason = "failed", f"{type(problem).__name__}: {_one_line(problem)} ({_where(problem)})"
     else:
-        status, reason = "equal", ""
+        breaks = [str(each.message) for each in told if issubclass(each.category, precast.GraphBreakWarning)]
+        status, reason = ("in pieces", _first_break(breaks[0])) if breaks else ("equal", "")
     seconds = _processor_seconds() - spent
-    if status == "equal" and seconds > SLOW_SECONDS:
+    if status in ("equal", "in pieces") and seconds > SLOW_SECONDS:
         status, reason = "slow", f"{seconds:.0f} s of processor time"
     return Verdict(status, reason, round(seconds, 1), {"wall": round(time.monotonic() - started, 1)})
 
@@ -246,6 +251,11 @@ def _difference(found: Any, expected: Any) -> str:
 def _processor_seconds() -> float:
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _first_break(message: str) -> str:
+    """Of a warning about graph breaks, the first module and line that it names."""
+    return " ".join(" ".join(message.splitlines()[1:3]).split())
 
 
 def _one_line(problem: BaseException) -> str:
