@@ -12,6 +12,7 @@ from tests.repository.sources import ROOT
 # Spelled so that this file does not find itself.
 UNWANTED = {
     "a path of one machine": re.compile(r"(?<![\w.~/])/(?:work|root|home|Users)\b"),
+    "an index of packages": re.compile(r"\b(?:py[p]i|download\.pytor[c]h)\.org\b"),
     "a note of unfinished work": re.compile(r"\b(?:TO[D]O|FIX[M]E|X{3})\b"),
 }
 
@@ -44,7 +45,15 @@ def test_committed_text_is_finished_and_of_no_one_machine():
 
 @pytest.mark.parametrize(
     "text",
-    ["/ro" + "ot/.cache", "see '/ho" + "me/ann/x'", "cd /wo" + "rk", "# TO" + "DO: later", "FIX" + "ME", "XX" + "X"],
+    [
+        "/ro" + "ot/.cache",
+        "see '/ho" + "me/ann/x'",
+        "cd /wo" + "rk",
+        "# TO" + "DO: later",
+        "https://py" + "pi.org/simple",
+        "FIX" + "ME",
+        "XX" + "X",
+    ],
 )
 def test_each_kind_is_seen(text):
     assert list(unwanted_in(text))
