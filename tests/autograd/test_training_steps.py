@@ -270,3 +270,28 @@ def test_hooks_on_parameters_are_called():
         seen, own = run(compiled)
     assert seen == expected
     assert torch.equal(own, gradient)
+
+
+def test_transforms_of_torch_func_over_parameters_run_in_python():
+    def run(compile):
+        model = Network().eval()
+
+        @compile
+        def step(x):
+            parameters = dict(model.named_parameters())
+
+            def loss(parameters):
+                return torch.func.functional_call(model, parameters, (x,)).square().mean()
+
+            gradients = torch.func.grad(loss)(parameters)
+            with torch.no_grad():
+                for name, parameter in parameters.items():
+                    parameter.sub_(gradients[name], alpha=0.1)
+
+        for x in BATCHES[:3]:
+            step(x)
+        return list(model.parameters())
+
+    expected = run(uncompiled)
+    with pytest.warns(precast.GraphBreakWarning, match="transform of torch"):
+        assert_same_tensors(expected, run(compiled), 1e-6)

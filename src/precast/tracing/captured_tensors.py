@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, is_fake
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
+from precast.errors import CaptureError
 from precast.tracing.assigned_data import assign_data, is_data_assignment
 from precast.tracing.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
 from precast.tracing.fused_optimizer_steps import fused_step
@@ -25,6 +26,7 @@ from precast.tracing.idle_resizes import is_idle_resize
 from precast.tracing.library_operators import replacement_of
 from precast.tracing.mixed_linear import is_mixed_linear, mixed_linear
 from precast.tracing.one_hot import is_one_hot, one_hot
+from precast.tracing.provenance import innermost_users_line
 from precast.tracing.quantiles import checked_quantile, is_quantile
 from precast.tracing.storages import guarded_storage, is_storage_access
 from precast.tracing.trusted_code import is_trusted
@@ -79,6 +81,13 @@ class CapturedTensors:
         known = self._stand_ins.get(id(tensor))
         if known is not None or self._make_stand_in is None or not is_real_tensor(tensor):
             return tensor if known is None else known
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            raise CaptureError(
+                "The program applies a transform of torch.func to a tensor that is no argument of it.",
+                at=innermost_users_line(),
+                why="the transform has wrapped the tensor before anything stands for it in the graph",
+                fix="Pass the tensor as an argument, or use torch.autograd.grad.",
+            )
         # Kept alive, so that its id stays its own.
         self.discovered.append(tensor)
         # Whoever copies a tensor looks at all of it, which is no doing of the program's.
