@@ -208,3 +208,17 @@ def test_kernels_that_crash_are_not_asked():
         return functional.embedding_bag(indices, weight, offsets)
 
     capture(bags, (torch.ones(3, 2), torch.tensor([0, 1]), torch.zeros(0, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (torch.matmul, (torch.ones(0, 5), torch.ones(5, 3, dtype=torch.float64))),
+        (lambda x, w: torch.nn.functional.layer_norm(x, (3,), w), (torch.ones(0, 3), torch.ones(3).double())),
+        (lambda x, i, s: x.put(i, s), (torch.ones(3), torch.zeros(0, dtype=torch.int64), torch.ones(0).double())),
+    ],
+)
+def test_types_are_refused_where_there_are_no_elements_too(function, inputs):
+    for each in (function, precast.compile(function, backend="interpret", fullgraph=True)):
+        with pytest.raises(RuntimeError):
+            each(*inputs)

@@ -165,14 +165,18 @@ def _can_be_asked(call: _Call) -> bool:
     operands = call.operands()
     if not operands or any(operand.device != "cpu" for operand in operands):
         return False
-    # Kernels that find elements of one tensor in another do not all look whether there are any.
-    if len(operands) > 1 and any(0 in operand.shape for operand in operands):
-        return False
     if not _is_gradient(call.op):
         return True
+    if _finds_nothing(operands):
+        return False
     is_usual = len({operand.dtype for operand in operands if not _tells_places(operand)} - _USUAL) == 0
     is_mixed = len({operand.dtype for operand in operands if operand.dtype.is_floating_point}) > 1
     return is_mixed or not is_usual
+
+
+def _finds_nothing(operands: Sequence[_Operand]) -> bool:
+    """Kernels that find elements of one tensor in another do not all look whether there are any."""
+    return len(operands) > 1 and any(0 in operand.shape for operand in operands)
 
 
 def _tells_places(operand: _Operand) -> bool:
@@ -208,24 +212,27 @@ def _leaves(value: object) -> Iterator[object]:
 def _with_sizes_to_try(call: _Call) -> Iterator[_Call]:
     """The call with small sizes, equal where they were; with its own if those are not large.
 
-    Gradients trust their sizes to be those of the forward, so these are not changed.
+    Gradients trust their sizes to be those of the forward, so these are not changed. Where a tensor without elements is
+    among others, types are asked of tensors that have some.
     """
     operands = call.operands()
     limit = SMALL if all(len(operand.shape) <= 5 for operand in operands) else SMALL_OF_MANY_DIMS
-    small = _Call(call.op, tuple((name, _shrunk(value, limit)) for name, value in call.arguments))
+    least = limit if _finds_nothing(operands) else 0
+    small = _Call(call.op, tuple((name, _resized(value, least, limit)) for name, value in call.arguments))
     if not _is_gradient(call.op):
         yield small
-        if small == call:
+        if small == call or least:
             return
     if sum(prod(operand.shape) for operand in operands) <= ELEMENTS:
         yield call
 
 
-def _shrunk(value: object, limit: int) -> object:
+def _resized(value: object, least: int, limit: int) -> object:
+    """Sizes up to the limit; `least` in the place of 0."""
     if isinstance(value, tuple):
-        return tuple(_shrunk(each, limit) for each in value)
+        return tuple(_resized(each, least, limit) for each in value)
     if isinstance(value, _Operand):
-        shape = tuple(min(size, limit) for size in value.shape)
+        shape = tuple(min(size or least, limit) for size in value.shape)
         return _Operand(value.name, value.dtype, shape, value.device, value.is_listed)
     return _Size(min(value.value, limit)) if isinstance(value, _Size) else value
 
