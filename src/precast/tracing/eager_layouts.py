@@ -32,7 +32,7 @@ _ELEMENTWISE = {
 }  # fmt: skip
 # Channels last where the operand is, otherwise row by row.
 _SUGGESTED = {
-    _aten.channel_shuffle.default, _aten.max_unpool2d.default, _aten.max_unpool3d.default,
+    _aten.channel_shuffle.default, _aten.max_unpool2d.default,
     _aten.reflection_pad3d.default, _aten.replication_pad3d.default,
 }  # fmt: skip
 _SORTS = {_aten.sort.default, _aten.sort.stable}
