@@ -19,8 +19,9 @@ def is_mixed_linear(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]
     source, bias = given.get("input"), given.get("bias")
     if not isinstance(source, Tensor) or not isinstance(bias, Tensor):
         return False
+    # The bias last: what is looked at first is lifted first.
     is_flattened = source.ndim < 3 or source.is_contiguous()
-    return bias.dtype is not source.dtype and bias.ndim == 1 and not is_flattened
+    return not is_flattened and bias.dtype is not source.dtype and bias.ndim == 1
 
 
 def mixed_linear(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
