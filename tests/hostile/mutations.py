@@ -85,6 +85,8 @@ def mutated(content: Json, rng: random.Random) -> Json:
     content = json.loads(json.dumps(content))
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
         known = list(places(content))
+        if not known:
+            break
         *before, last = rng.choice(known)
         parent = content
         for key in before:
