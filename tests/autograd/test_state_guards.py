@@ -403,3 +403,42 @@ def test_gradients_of_gradients_of_a_call_made_before_a_change(change):
     assert torch.equal(first, 9 * x**2)
     assert torch.equal(second, 18 * x)
     assert torch.equal(compiled(x), module(x))
+
+
+class Answering:
+    """Has every attribute, each another object of its kind."""
+
+    def __init__(self, answer=1):
+        self.answer = answer
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Answering()
+
+
+def test_objects_that_have_every_attribute_are_looked_at_once():
+    holder = Answering(2)
+
+    def function(x):
+        return x * holder.answer
+
+    compiled = precast.compile(function, backend="nop")
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    holder.answer = 3
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+
+
+class Echo(Answering):
+    def __getattr__(self, name):
+        return Echo()
+
+
+def test_objects_that_are_made_for_who_asks_do_not_go_on_for_ever():
+    holder = Echo(2)
+
+    def function(x):
+        return x * holder.answer
+
+    compiled = precast.compile(function, backend="nop")
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))

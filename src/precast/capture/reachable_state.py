@@ -13,7 +13,7 @@ from collections import UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property, partial, partialmethod
+from functools import cached_property, lru_cache, partial, partialmethod
 from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -39,6 +39,7 @@ _OPEN_LIBRARY_CLASSES = (
 )  # fmt: skip
 # Where torch looks for compiled code of a module, which only we set, while a program runs in pieces.
 _ROUTE = "_compiled_call_impl"
+_CACHING = type(lru_cache(len))
 _READS_ENVIRONMENT = "os _Environ.__getitem__"
 
 
@@ -423,5 +424,5 @@ def _parts_of(value: Any) -> tuple[Any, ...] | None:
         return value.fget, value.fset
     if isinstance(value, cached_property):
         return (value.func,)
-    wrapped = getattr(value, "__wrapped__", None) if hasattr(value, "cache_info") else None
-    return None if wrapped is None else (wrapped,)
+    # Known by its type: an object may have whatever attribute it is asked for, made for who asks.
+    return (value.__wrapped__,) if isinstance(value, _CACHING) else None
