@@ -1,5 +1,6 @@
 """Many cases in child processes, with limits: those that crash, hang or take too much memory are told by number."""
 
+import faulthandler
 import mmap
 import os
 import resource
@@ -82,6 +83,8 @@ def failures(run: Callable[[int], None], cases: range, limits: Limits, *, worker
 
 def _work(run: Callable[[int], None], cases: range, at: mmap.mmap, writer: int, limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Who waits for this process tells of its end, in a line in place of pages.
+    faulthandler.disable()
     # Those who test us set alarms of their own.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     if limits.gigabytes is not None:

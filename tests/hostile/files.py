@@ -6,6 +6,8 @@ import warnings
 from typing import Any
 
 import numpy as np
+import torch
+from torch import fx
 
 import precast
 import precast.runtime
@@ -23,13 +25,19 @@ def use_program(data: bytes) -> None:
     loaded.validate()
     str(loaded)
     example_inputs = loaded.example_inputs
-    if example_inputs is None:
+    if example_inputs is None or _may_run_for_ever(loaded):
         return
     try:
         loaded.module()(*example_inputs[0], **example_inputs[1])
     except Exception:  # noqa: BLE001
         # Operators tell in torch's words what they do not like.
         return
+
+
+def _may_run_for_ever(program: precast.ExportedProgram) -> bool:
+    """Whether it has a loop that data end, or do not."""
+    nodes = (node for module in program.graph_module.modules() for node in getattr(module, "graph", fx.Graph()).nodes)
+    return any(node.target is torch.ops.higher_order.while_loop for node in nodes)
 
 
 def use_package(data: bytes, base: Base, *, allow_native: bool) -> None:
