@@ -29,7 +29,7 @@ from precast.autograd.job import Job
 from precast.autograd.pieces import Pieces
 from precast.autograd.state_guards import StateGuards
 from precast.autograd.state_slots import ModuleSlots
-from precast.autograd.uncaptured import NotCapturedError, modules_in_reach, name_of, told_failures
+from precast.autograd.uncaptured import NotCapturedError, name_of, named_modules, told_failures
 from precast.autograd.users_warnings import warn_at_users_line
 from precast.autograd.variant_table import InputNames, Record, Variant, VariantTable, in_words
 from precast.autograd.warm.second_order import second_order_later
@@ -315,7 +315,8 @@ class AotCallable:
 
     def _run_in_pieces(self, error: Exception | None, below_hooks: bool, /, *args: Any, **kwargs: Any) -> Any:
         """Run in Python what hooks, or the ``error`` that ended its capture, keep from being one graph."""
-        modules = [module for root in modules_in_reach(self._function).values() for module in root.modules()]
+        named = [module for root in named_modules(self._function).values() for module in root.modules()]
+        modules = named if self._slots is None else [*self._slots.modules, *named]
         with told_failures(self._function, error):
             return self._pieces.run(args, kwargs, modules, below_hooks=below_hooks)
 

@@ -80,18 +80,21 @@ def told_failures(function: Function, error: Exception | None) -> Iterator[None]
         _tell(function, new)
 
 
-def modules_in_reach(function: Function) -> dict[str, torch.nn.Module]:
-    """The modules that a function closes over, and those among the variables that it names."""
-    found = root_modules(function)
-    if isinstance(function, FunctionType):
-        variables = function.__globals__
-        named = {name: variables[name] for name in function.__code__.co_names if name in variables}
-        found |= {name: value for name, value in named.items() if isinstance(value, torch.nn.Module)}
-    return found
+def named_modules(function: Function) -> dict[str, torch.nn.Module]:
+    """The modules among the global variables that a function names."""
+    if not isinstance(function, FunctionType):
+        return {}
+    variables = function.__globals__
+    named = {name: variables[name] for name in function.__code__.co_names if name in variables}
+    return {name: value for name, value in named.items() if isinstance(value, torch.nn.Module)}
+
+
+def _modules_in_reach(function: Function) -> dict[str, torch.nn.Module]:
+    return root_modules(function) | named_modules(function)
 
 
 def _tell(function: Function, breaks: list[UncapturedForward]) -> None:
-    names = module_names(modules_in_reach(function))
+    names = module_names(_modules_in_reach(function))
     reasons: dict[tuple[str, str, str], list[Function]] = {}
     for each in breaks:
         reasons.setdefault(each[1:], []).append(each.function)
@@ -115,7 +118,7 @@ def _innermost(functions: list[Function]) -> list[Function]:
         for function in functions
         if not any(
             id(module) in broken and module is not function
-            for root in modules_in_reach(function).values()
+            for root in _modules_in_reach(function).values()
             for module in root.modules()
         )
     ]
