@@ -90,7 +90,8 @@ def refuse_zero(builder: Builder, divisor: Operand) -> None:
     """Where whole numbers are divided, fail the call if a divisor is zero, as eager does; nothing is divided by any."""
     if is_floating(builder.result.dtype) or isinstance(divisor, Index) or (not isinstance(divisor, Buffer) and divisor):
         return
-    single, is_divided = Result("bool", ()), compare("gt", product(builder.result.shape), 0)
+    count = product(builder.result.shape)
+    single, is_divided = Result("bool", ()), compare("gt", count, 0)
     with builder.part("divides_by_zero"):
         if isinstance(divisor, Buffer):
             zero = Constant(0, divisor.dtype)
@@ -98,7 +99,7 @@ def refuse_zero(builder: Builder, divisor: Operand) -> None:
                 "any",
                 divisor,
                 range(len(divisor.shape)),
-                prepare=lambda value, at: all_of(apply("eq", value, zero), is_divided),
+                prepare=lambda value, at: all_of(apply("eq", value, zero), *([] if count.constant else [is_divided])),
                 result=single,
             )
         else:
