@@ -14,6 +14,7 @@ from torch.nn.utils import prune, spectral_norm
 import precast
 from precast.compilers import nop
 from precast.errors import CaptureError
+from precast.tracing.exchanged_attributes import ExchangedAttribute
 from precast.tracing.hook_effects import hook_effect
 
 
@@ -355,6 +356,74 @@ def test_a_wrapped_forward_is_below_the_hooks():
     result = compiled(x)
     assert torch.allclose(result, module.forward(x) * 2)
     assert log == [("outside", "Net", result.sum().item())]
+
+
+class Scaling(nn.Module):
+    """Without children: no code of torch's looks up a forward below its hooks."""
+
+    def forward(self, x):
+        return x * 2
+
+
+def test_a_wrapped_forward_of_a_compiled_module_is_seen_by_who_calls_it():
+    inner, x = precast.compile(Scaling(), backend="nop"), torch.ones(2)
+    outer = precast.compile(lambda x: inner(x), backend="nop")
+    assert outer(x).tolist() == [2, 2]
+    inner.forward = lambda x: x * 3
+    assert outer(x).tolist() == [3, 3]
+    inner.forward = lambda x: x * 4
+    assert outer(x).tolist() == [4, 4]
+    del inner.forward
+    assert outer(x).tolist() == [2, 2]
+
+
+def test_a_forward_that_is_replaced_below_hooks_is_seen():
+    module, log, x = Scaling(), [], torch.ones(2)
+    module.register_forward_hook(forward(log, "tells"))
+    compiled = precast.compile(module, backend="nop")
+    assert compiled(x).tolist() == [2, 2]
+    module.forward = lambda x: x * 3
+    assert compiled(x).tolist() == [3, 3]
+    module.forward = lambda x: x * 4
+    assert compiled(x).tolist() == [4, 4]
+    del module.forward
+    assert compiled(x).tolist() == [2, 2]
+    assert "in pieces" in precast.variants(compiled)[0].reason
+    assert "is another function" in precast.variants(compiled)[-1].reason
+
+
+def test_a_hook_that_replaces_the_forward_does_so_for_the_next_call():
+    module, x = Scaling(), torch.ones(2)
+    module.register_forward_pre_hook(lambda module, args: setattr(module, "forward", lambda x: x * 3))
+    compiled = precast.compile(module, backend="nop")
+    assert compiled(x).tolist() == [2, 2]
+    assert compiled(x).tolist() == [3, 3]
+
+
+def test_another_thread_sees_a_module_as_the_user_knows_it():
+    module, x, results = Scaling(), torch.ones(2), []
+    entered, may_go = threading.Event(), threading.Event()
+
+    def wait(module, args):
+        entered.set()
+        assert may_go.wait(60)
+
+    module.forward = lambda x: x * 3
+    handle = module.register_forward_pre_hook(wait)
+    compiled = precast.compile(module, backend="nop")
+    thread = threading.Thread(target=lambda: results.append(compiled(x)))
+    thread.start()
+    assert entered.wait(60)
+    assert type(vars(module)["forward"]) is ExchangedAttribute
+    below = precast.compile(lambda x: module.forward(x) + 1, backend="nop")
+    assert below(x).tolist() == [4, 4]
+    may_go.set()
+    thread.join()
+    handle.remove()
+    assert results[0].tolist() == [3, 3]
+    assert type(vars(module)["forward"]) is not ExchangedAttribute
+    assert below(x).tolist() == [4, 4]
+    assert len(precast.variants(below)) == 1
 
 
 def test_pieces_in_many_threads():

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from precast.tracing.exchanged_attributes import ExchangedAttribute
 from precast.tracing.process_lock import ProcessLock
 from precast.tracing.session import in_tracing_session
 from precast.tracing.trusted_code import is_trusted
@@ -49,34 +50,22 @@ class Pieces:
         return [*self._compiled.values(), *self._forwards.values()]
 
     def _run_hooks(self, module: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        own, thread = vars(module), threading.get_ident()
-        with self._lock:
-            before = own.get("forward")
-            if isinstance(before, _Exchanged):
-                # Another thread is between the hooks of this module.
-                return module(*args, **kwargs)
-            own["forward"] = exchanged = _Exchanged()
-
-        def restore() -> None:
-            with self._lock:
-                if own.get("forward") is exchanged:
-                    if before is None:
-                        del own["forward"]
-                    else:
-                        own["forward"] = before
+        original, thread = module.forward, threading.get_ident()
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread:
-                return (before or MethodType(type(module).forward, module))(*args, **kwargs)
+            if threading.get_ident() != thread or exchanged is None or not exchanged.is_in_place:
+                return original(*args, **kwargs)
             # The piece is traced, and found again, with the module as it is.
-            restore()
+            exchanged.take_away()
             return self._piece(self._forwards, module, forward_of)(*args, **kwargs)
 
-        exchanged.call = forward
+        # Where another thread is between the hooks of this module, its exchange calls the original for us.
+        exchanged = ExchangedAttribute.put(module, "forward", forward)
         try:
             return module(*args, **kwargs)
         finally:
-            restore()
+            if exchanged is not None:
+                exchanged.take_away()
 
     def _piece(
         self,
@@ -94,17 +83,18 @@ class Pieces:
     def _routed(self, modules: Sequence[torch.nn.Module]) -> Iterator[None]:
         """While active, calls of the modules, on this thread, call their pieces."""
         owner = getattr(self._function, "__self__", self._function)
-        thread, mine = threading.get_ident(), []
-        with self._lock:
-            for module in modules:
-                if module is not owner and vars(module).get(_ROUTE) is None and _is_worth_it(module):
-                    vars(module)[_ROUTE] = self._route(module, thread)
-                    mine.append(module)
+        thread = threading.get_ident()
+        exchanged = [
+            ExchangedAttribute.put(module, _ROUTE, self._route(module, thread))
+            for module in modules
+            if module is not owner and vars(module).get(_ROUTE) is None and _is_worth_it(module)
+        ]
         try:
             yield
         finally:
-            for module in mine:
-                vars(module).pop(_ROUTE, None)
+            for each in exchanged:
+                if each is not None:
+                    each.take_away()
 
     def _route(self, module: torch.nn.Module, thread: int) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -125,15 +115,6 @@ class _Running(threading.local):
 
     def __init__(self) -> None:
         self.modules: set[int] = set()
-
-
-class _Exchanged:
-    """Stands for the ``forward`` of a module while its hooks run."""
-
-    call: Callable[..., Any]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.call(*args, **kwargs)
 
 
 def forward_of(module: torch.nn.Module) -> Callable[..., Any]:

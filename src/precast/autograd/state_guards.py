@@ -17,6 +17,7 @@ import torch
 from precast.capture.number_inputs import is_number
 from precast.capture.reachable_state import Place, ReachableState, Sized, TupleItem, Watched
 from precast.errors import StateMutationError
+from precast.tracing.exchanged_attributes import users_attributes
 
 _ABSENT = object()
 _MISSING = (KeyError, IndexError, AttributeError, ValueError)
@@ -289,7 +290,8 @@ def _read(place: Place) -> Any:
 def _keys_of(sized: Sized) -> frozenset[Any] | int:
     """The keys that count; of lists, how many there are."""
     if isinstance(sized.holder, dict) or hasattr(sized.holder, "keys"):
-        return frozenset(filter(sized.may_read, sized.holder))
+        held = users_attributes(sized.holder) if sized.is_module else sized.holder
+        return frozenset(filter(sized.may_read, held))
     return len(sized.holder)
 
 
@@ -301,7 +303,9 @@ def _shrink(sized: Sized, before: frozenset[Any] | int, stack: ExitStack) -> Non
             sized.holder.pop()
         stack.callback(sized.holder.extend, added)
     elif isinstance(sized.holder, dict):
-        for key in frozenset(filter(sized.may_read, sized.holder)) - before:
+        now = _keys_of(sized)
+        assert isinstance(now, frozenset), "a holder stays what it is"
+        for key in now - before:
             stack.callback(sized.holder.__setitem__, key, sized.holder.pop(key))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial, partialmethod
+from operator import eq
 from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from precast.capture.module_state import module_names, root_modules
 from precast.capture.reads import Reads, variables_read
 from precast.options import environment_variables
+from precast.tracing.exchanged_attributes import ExchangedAttribute, users_attributes
 from precast.tracing.graph_breaks import ALL_HOOKS, FORWARD_HOOKS, global_hooks
 from precast.tracing.trusted_code import is_machinery, is_trusted
 
@@ -37,8 +39,6 @@ _OPEN_LIBRARY_CLASSES = (
     SimpleNamespace, argparse.Namespace, UserDict, UserList, threading.local, torch.optim.Optimizer,
     torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler,
 )  # fmt: skip
-# Where torch looks for compiled code of a module, which only we set, while a program runs in pieces.
-_ROUTE = "_compiled_call_impl"
 _CACHING = type(lru_cache(len))
 _READS_ENVIRONMENT = "os _Environ.__getitem__"
 
@@ -59,7 +59,8 @@ class Place:
             return getattr(self.holder, self.key)
         if self.makes_up_values and self.key not in self.holder:
             raise KeyError(self.key)
-        return self.holder[self.key]
+        found = self.holder[self.key]
+        return found.before if isinstance(found, ExchangedAttribute) else found
 
     @property
     def makes_up_values(self) -> bool:
@@ -69,6 +70,8 @@ class Place:
     def write(self, value: Any) -> None:
         if self.is_attribute or self.owner is not None:
             setattr(self.owner or self.holder, self.key, value)
+        elif isinstance(self.holder, dict) and isinstance(found := self.holder.get(self.key), ExchangedAttribute):
+            found.before = value
         else:
             self.holder[self.key] = value
 
@@ -232,6 +235,7 @@ class _Walk:
         original = own_attributes(value).get("_precast_original")
         if original is not None:
             self.visit(original, path)
+            self._wrapped_forward(value, path)
         elif isinstance(value, torch.nn.Module):
             self._module(value, path)
         elif isinstance(value, type):
@@ -263,11 +267,19 @@ class _Walk:
             self.found.empty += [(join_path(path, name), held[name]) for name in self._hook_kinds if name in held]
         known = {"training"} if is_in_tree else set()
         known |= set() if has_hooks or self._reads.state_only else _ABOUT_HOOKS
-        for name, value in held.items():
+        for name, value in users_attributes(held).items():
             if name in _OWN_OF_MODULES:
                 self._own_of_module(value, path, is_in_tree=is_in_tree)
-            elif may_read(name) and name not in known and name != _ROUTE:
+            elif may_read(name) and name not in known:
                 self.place(Place(join_path(path, name), held, name), value)
+
+    def _wrapped_forward(self, compiled: Any, path: str) -> None:
+        """What people have put around the forward of a compiled module; else it is the original's in all."""
+        if isinstance(compiled, torch.nn.Module):
+            held = vars(compiled)
+            self.found.sized.append(Sized(path, held, partial(eq, "forward")))
+            if "forward" in held:
+                self.place(Place(join_path(path, "forward"), held, "forward"), held["forward"])
 
     def _own_of_module(self, held: dict[str, Any], path: str, *, is_in_tree: bool) -> None:
         """Parameters, buffers and submodules; those of the tree are inputs, and part of what variants are found by."""

@@ -17,6 +17,7 @@ from precast.capture.reachable_state import Place, ReachableState, Sized, join_p
 from precast.capture.reads import Reads, Variable, variables_read
 from precast.ir.opened_objects import opened
 from precast.tracing.captured_tensors import is_real_tensor
+from precast.tracing.exchanged_attributes import users_attributes
 from precast.tracing.executed_code import Executed, ExecutedCode
 from precast.tracing.trusted_code import is_machinery, is_trusted
 
@@ -150,7 +151,7 @@ class _Held:
     def of(cls, sized: Sized, *, is_global: bool) -> "_Held":
         holder = sized.holder
         is_sequence = isinstance(holder, (list, deque))
-        before = list(holder) if is_sequence else set(holder) if isinstance(holder, set) else dict(holder)
+        before = list(holder) if is_sequence else set(holder) if isinstance(holder, set) else users_attributes(holder)
         return cls(sized.path, holder, before, sized.owner, sized.is_module, is_global)
 
     def write(self) -> Write | None:
@@ -178,7 +179,7 @@ class _Held:
         return Write(path, [holder[key] for key in keys], put, self.is_module, tuple(keys))
 
     def _changed_keys(self) -> tuple[list[Any], list[Any]]:
-        holder, before = self.holder, self.before
+        holder, before = users_attributes(self.holder), self.before
         keys = [key for key, value in holder.items() if value is not before.get(key, _GONE)]
         if not self.is_global:
             return keys, [key for key in before if key not in holder]

@@ -13,8 +13,10 @@ _MACHINERY = (
     "mpmath", "namedtuple_", "numpy", "precast", "sympy", "torch._", "torch.autograd", "torch.fx", "torch.library",
     "torch.overrides", "torch.types", "torch.utils._", "unittest",
 )  # fmt: skip
-# Ours in place of a library's while a program is traced: they read what it would read.
-_STAND_INS = frozenset({"precast.capture.cumulative_average", "precast.capture.optimizer_steps"})
+# Ours in place of a library's, or of a module's call, while a program is traced: they read what it would read.
+_STAND_INS = frozenset(
+    {"precast.autograd.pieces", "precast.capture.cumulative_average", "precast.capture.optimizer_steps"}
+)
 
 
 def is_machinery(module: str | None) -> bool:

@@ -28,6 +28,7 @@ import torch
 from precast.autograd.size_names import Indescribable
 from precast.autograd.warm.code_identity import code_digest
 from precast.autograd.warm.fickle import is_fickle_value
+from precast.tracing.exchanged_attributes import users_attributes
 from precast.tracing.trusted_code import is_trusted
 
 _PLAIN = frozenset({type(None), bool, int, str, bytes, complex, type(...), type(NotImplemented)})
@@ -335,7 +336,7 @@ class Description:
             raise Indescribable(f"a module with hooks ({min(hooks)})")
         self.word(" ".join(f"{name}{tensor is None}" for name, tensor in module._parameters.items()))
         self.word(" ".join(f"{name}{tensor is None}" for name, tensor in module._buffers.items()))
-        for name, value in vars(module).items():
+        for name, value in users_attributes(vars(module)).items():
             if name not in _HOOKS and name not in _TENSORS:
                 self._attribute(name, value)
 
