@@ -77,6 +77,33 @@ class Generated(Choice):
         return sum(self.body(row[None]) for row in x.split(x.argmax().remainder(2).add(1).tolist()))
 
 
+class ChoosesInBackward(Choice):
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 3
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 3 if ctx.saved_tensors[0].sum() > 0 else gradient * 2
+
+    def forward(self, x):
+        return self.Scaled.apply(self.body(x))
+
+
+class ExchangesParameter(Choice):
+    def forward(self, x):
+        self.body[0].weight = nn.Parameter(self.body[0].weight.detach() * 2)
+        return self.body(x)
+
+
+class ExchangesModule(Choice):
+    def forward(self, x):
+        self.body[1] = nn.ReLU()
+        return self.body(x)
+
+
 class Net(nn.Module):
     def __init__(self, inner):
         super().__init__()
@@ -86,7 +113,9 @@ class Net(nn.Module):
         return self.after(self.inner(self.before(x)))
 
 
-KINDS = (Choice, Item, ThroughNumpy, Stored, Lookup, TakesModule)
+KINDS = (
+    Choice, Item, ThroughNumpy, Stored, Lookup, TakesModule, ChoosesInBackward, ExchangesParameter, ExchangesModule
+)  # fmt: skip
 
 
 def inputs(count=4):

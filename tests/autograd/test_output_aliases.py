@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import precast
 from precast.autograd import aot_function
 from precast.compilers import nop
 from tests.autograd.like_eager import (
@@ -288,4 +289,22 @@ def test_detached_alias_that_was_written_into_has_its_own_gradient(function):
         sources = [output.sin().sum() for output in outputs]
         gradients = [torch.autograd.grad(s, origins, retain_graph=True, materialize_grads=True) for s in sources]
         results.append([*outputs, *args, *(g for found in gradients for g in found)])
+    torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("compiler", [nop, "native"])
+def test_callers_may_write_into_results_that_are_views_inside(compiler):
+    def function(x, y):
+        return (x @ y).view(-1).unsqueeze(0), (x * y).t()
+
+    results = []
+    for run in (function, precast.compile(function, backend=compiler)):
+        torch.manual_seed(1)
+        origins, args = results_of_leaves()
+        outputs = run(*args)
+        for output in outputs:
+            output.mul_(2)
+            output[..., 0] = 0
+        gradients = torch.autograd.grad(sum(output.sin().sum() for output in outputs), origins)
+        results.append([*outputs, *gradients])
     torch.testing.assert_close(results[1], results[0])

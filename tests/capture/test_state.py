@@ -202,6 +202,45 @@ def test_a_tensor_left_in_python_state_is_refused(where, name):
     assert not hasattr(model, "fresh")
 
 
+class Converts(torch.nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype = dtype
+        self.inner = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        self.inner = self.inner.to(self.dtype)
+        return self.inner(x.to(self.dtype))
+
+
+def test_a_conversion_that_changes_nothing_keeps_the_parameters():
+    model = Converts(torch.float32)
+    before = list(model.parameters())
+    program = capture(model, (x,))
+    assert [target for _, target in state_of(program)] == ["inner.weight", "inner.bias"]
+    assert list(map(id, model.parameters())) == list(map(id, before))
+
+
+def test_a_conversion_of_parameters_is_refused_and_undone():
+    model = Converts(torch.float64)
+    before = list(model.parameters())
+    with pytest.raises(StateMutationError, match="converts the parameters"):
+        capture(model, (x,))
+    assert list(map(id, model.parameters())) == list(map(id, before))
+
+
+def test_a_submodule_made_in_the_forward_is_refused_and_taken_away():
+    class Makes(torch.nn.Module):
+        def forward(self, x):
+            self.made = torch.nn.Linear(2, 2)
+            return self.made(x)
+
+    model = Makes()
+    with pytest.raises(StateMutationError, match="exchanges parameters or submodules: made"):
+        capture(model, (x,))
+    assert not list(model.children())
+
+
 def test_the_error_names_the_line_of_the_assignment():
     with pytest.raises(StateMutationError) as failure:
         capture(Leaks("attribute"), (x,))

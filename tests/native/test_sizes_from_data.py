@@ -26,3 +26,39 @@ def test_what_fits_is_computed_and_what_does_not_is_refused(program):
         program(X, W, MASK, torch.ones(6, dtype=torch.bool))
     with pytest.raises(RuntimeError, match="4"):
         compiled(X, W, MASK, torch.ones(6, dtype=torch.bool))
+
+
+COUNTS = torch.tensor([3, 1, 2])
+
+
+def axial(x, counts):
+    columns = -(-(counts.max().item() + 1) // 2)
+    return torch.cat([x[:, :columns], x[:, :columns] * 2], dim=-1)
+
+
+def longer(x, counts):
+    return torch.ones(counts[0].item() * 2 + 1).cumsum(0) * x[0, 0], counts[1].item() + 5
+
+
+def of_two_results(x, counts):
+    values, places = torch.unique(counts.remainder(2), return_inverse=True)
+    return (values * 2).float().exp(), places + values.shape[0] * 3
+
+
+@pytest.mark.parametrize("program", [axial, longer, of_two_results])
+def test_sizes_are_computed_from_numbers_that_are_data(program):
+    compiled = precast.compile(program, fullgraph=True)
+    for counts in (COUNTS, COUNTS.flip(0) + 1):
+        torch.testing.assert_close(compiled(X, counts), program(X, counts))
+
+
+def test_a_view_by_sizes_that_are_data_has_as_many_elements():
+    def program(x, sizes):
+        rows, columns = sizes.tolist()
+        return x.relu().view(2, rows, columns).transpose(1, 2) + 1
+
+    compiled = precast.compile(program, fullgraph=True)
+    for sizes in (torch.tensor([3, 4]), torch.tensor([6, 2])):
+        torch.testing.assert_close(compiled(X, sizes), program(X, sizes))
+    with pytest.raises(RuntimeError, match="is invalid for input of size 24"):
+        compiled(X, torch.tensor([3, 5]))

@@ -36,6 +36,12 @@ def test_attention_counts_both_matmuls():
     assert flops(owner) == 2 * (2 * 2 * 8 * 8 * 4)
 
 
+def test_attention_counts_by_the_heads_of_the_queries():
+    q, k = torch.zeros(1, 6, 8, 4), torch.zeros(1, 2, 5, 4)
+    node = last_call(lambda q, k: torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, k), q, k)
+    assert flops(node.all_input_nodes[0]) == 2 * (2 * 6 * 8 * 5 * 4)
+
+
 def test_pointwise_counts_an_element_once_and_a_view_not_at_all():
     assert flops(last_call(torch.sin, torch.zeros(4, 5))) == 20
     assert flops(last_call(lambda x: x.view(20), torch.zeros(4, 5))) == 0

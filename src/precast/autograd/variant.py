@@ -4,7 +4,7 @@ Before: ``function(flat inputs) -> flat outputs``, Python that may mutate, alias
 After:  ``CallParts``: compiled functional graphs, and what a call has to do around them to behave the same
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts
 from precast.autograd.compile_cache import start_graph
 from precast.autograd.job import Job
 from precast.autograd.trace_graphs import TracedGraph, trace_inference, trace_joint
+from precast.autograd.uncaptured import NotCapturedError
 from precast.ir.boundary import BoundaryFacts, InputFacts, Relation
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.node_meta import mark_state, value_of
@@ -35,7 +36,10 @@ from precast.tracing.flat_function import FlatFunction
 def compile_variant(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
 ) -> CallParts:
-    """Trace, split and compile ``function`` for the fake ``inputs``. Must run inside a ``tracing_session``."""
+    """Trace, split and compile ``function`` for the fake ``inputs``. Must run inside a ``tracing_session``.
+
+    Raises ``NotCapturedError`` around whatever comes out of tracing: the backward is run here for the first time.
+    """
     if any(facts.tangents):
         parts = _training_parts(function, inputs, fakes, facts, job)
     else:
@@ -52,9 +56,7 @@ def _inference_parts(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
 ) -> tuple[CallParts, BoundaryFacts]:
     """The call of the forward alone, and what is left to do around it."""
-    traced = trace_inference(
-        function, inputs, fakes, facts, decompositions=job.compilers.decompositions, module_names=job.module_names
-    )
+    traced = _trace(trace_inference, function, inputs, fakes, facts, job)
     if job.compilers.keep_inference_input_mutations and not any((*traced.inputs, *traced.results)):
         facts = keep_mutations(traced.module, facts)
         traced = replace(traced, results=(None,) * len(facts.values))
@@ -70,6 +72,22 @@ def _inference_parts(
     return parts, facts
 
 
+def _trace(
+    trace: Callable[..., TracedGraph],
+    function: FlatFunction,
+    inputs: Sequence[Any],
+    fakes: FakeInputs,
+    facts: BoundaryFacts,
+    job: Job,
+) -> TracedGraph:
+    try:
+        return trace(
+            function, inputs, fakes, facts, decompositions=job.compilers.decompositions, module_names=job.module_names
+        )
+    except Exception as error:
+        raise NotCapturedError(error) from error
+
+
 def _mark_state(traced: TracedGraph, facts: BoundaryFacts, job: Job) -> None:
     """Tell compilers which inputs stay the same from call to call."""
     parts = by_value(placeholders_of(traced.module.graph), traced.inputs)
@@ -81,9 +99,7 @@ def _mark_state(traced: TracedGraph, facts: BoundaryFacts, job: Job) -> None:
 def _training_parts(
     function: FlatFunction, inputs: Sequence[Any], fakes: FakeInputs, facts: BoundaryFacts, job: Job
 ) -> CallParts:
-    traced = trace_joint(
-        function, inputs, fakes, facts, decompositions=job.compilers.decompositions, module_names=job.module_names
-    )
+    traced = _trace(trace_joint, function, inputs, fakes, facts, job)
     count = len(facts.tangents)
     results, gradients = traced.results[:count], traced.results[count:]
     forward, backward = _partition(traced, plain_count(results), job)

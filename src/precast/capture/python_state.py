@@ -18,6 +18,7 @@ from unittest.mock import patch
 import torch
 
 from precast.capture.module_state import root_modules
+from precast.capture.reachable_state import join_path
 from precast.capture.state_snapshot import StateSnapshot, Write, traced_tensors
 from precast.errors import StateMutationError
 from precast.tracing.executed_code import code_being_noted
@@ -46,6 +47,9 @@ def watched_python_state(
     }
     snapshot = StateSnapshot(function, code_being_noted())
     buffers = [(module._buffers, dict(module._buffers)) for _, module in modules.values()]
+    owned = [
+        (path, held, dict(held)) for path, module in modules.values() for held in (module._parameters, module._modules)
+    ]
     assigned_at: dict[str, str | None] = {}
     writes: list[Write] = []
     try:
@@ -60,9 +64,16 @@ def watched_python_state(
         leaks = {write.path for write in refused if traced_tensors(write.values)}
         if leaks:
             raise _leak_error(sorted(leaks), assigned_at)
+        exchanged = [join_path(path, name) for path, held, before in owned for name in _differing(held, before)]
+        if exchanged:
+            raise _exchange_error(exchanged, assigned_at)
     finally:
         for held, before in buffers:
             if any(held.get(name) is not tensor for name, tensor in before.items()):
+                held.update(before)
+        for _, held, before in owned:
+            if _differing(held, before):
+                held.clear()
                 held.update(before)
         for path in snapshot.restore():
             _log.debug("%s changed while tracing", path)
@@ -103,6 +114,21 @@ def _lines(code: CodeType) -> Iterator[tuple[int, dis.Instruction]]:
         if instruction.positions is not None:
             line = instruction.positions.lineno or line
         yield line, instruction
+
+
+def _differing(held: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """The names of what is there now and was not before, or the other way round."""
+    return [name for name in dict.fromkeys((*before, *held)) if held.get(name) is not before.get(name)]
+
+
+def _exchange_error(names: list[str], assigned_at: dict[str, str | None]) -> StateMutationError:
+    places = [line for name in names if (line := assigned_at.get(name) or _line_naming(name))]
+    return StateMutationError(
+        f"The program exchanges parameters or submodules: {', '.join(names)}.",
+        at="; ".join(places) or None,
+        why="a captured program has the modules and parameters that were there before",
+        fix="Make, exchange and remove them outside of the forward.",
+    )
 
 
 def _leak_error(names: list[str], assigned_at: dict[str, str | None]) -> StateMutationError:

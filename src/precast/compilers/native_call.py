@@ -12,9 +12,9 @@ from torch import fx
 
 from precast.compilers.native_lowering import SegmentInputs, segment_inputs
 from precast.compilers.native_sizes import SizeReader, number_of, size_readers
-from precast.compilers.native_split import Segment, SplitGraph, ViewChain, is_size, makes_sizes
+from precast.compilers.native_split import Segment, SplitGraph, ViewChain, computed_sizes, is_size
 from precast.ir.graphs import placeholders_of
-from precast.ir.node_meta import has_value, tensor_of, value_of
+from precast.ir.node_meta import tensor_of, value_of
 from precast.ops.facts import Fact, facts_of
 from precast.runtime import Entry
 from precast.runtime.tensors import as_tensor
@@ -105,11 +105,18 @@ def _read_sizes(readers: Sequence[SizeReader], values: Values, sizes: Sizes) -> 
 
 def _running_steps(split: SplitGraph, entries: Iterator[tuple[Entry, Sequence[int]]]) -> Iterator[RunningStep]:
     deaths = _deaths(split)
+    readers: dict[fx.Node, tuple[SizeReader, ...]] = {}
+    for reader in computed_sizes(split.module.graph).values():
+        readers[reader.node] = (*readers.get(reader.node, ()), reader)
     for segment in split.segments:
-        yield RunningStep(_step(segment, entries), deaths[segment])
+        yield RunningStep(_step(segment, entries, readers), deaths[segment])
 
 
-def _step(segment: Segment, entries: Iterator[tuple[Entry, Sequence[int]]]) -> NativeStep | TorchStep:
+def _step(
+    segment: Segment,
+    entries: Iterator[tuple[Entry, Sequence[int]]],
+    readers: Mapping[fx.Node, tuple[SizeReader, ...]],
+) -> NativeStep | TorchStep:
     if segment.is_native:
         inputs = segment_inputs(segment)
         # Constants were handed over when the library was opened; a number was taken for a constant, or is a size.
@@ -120,8 +127,7 @@ def _step(segment: Segment, entries: Iterator[tuple[Entry, Sequence[int]]]) -> N
         made = tuple(node for node in segment.outputs if node not in written)
         updated = tuple(each for each in segment.updates if each[0] in written)
         return NativeStep(entry, replace(inputs, nodes=passed), made, updated)
-    makers = [node for node in segment.nodes if has_value(node) and makes_sizes(node)]
-    return TorchStep(segment.nodes, {node: tuple(size_readers([node]).values()) for node in makers})
+    return TorchStep(segment.nodes, {node: readers[node] for node in segment.nodes if node in readers})
 
 
 def _constants_outside_of_libraries(split: SplitGraph) -> list[fx.Node]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from precast.errors import LoweringError
 from precast.ir.loops.index import Index, Symbol, evaluate
 from precast.ir.node_meta import has_value, value_of
 from precast.lower.sizes import to_index
@@ -63,12 +64,22 @@ def number_of(size: int | torch.SymInt, sizes: Mapping[str, int]) -> int:
 def _numbers(node: fx.Node) -> Iterable[tuple[int | None, torch.SymInt]]:
     value = value_of(node) if has_value(node) else None
     if isinstance(value, torch.SymInt):
-        yield None, value
+        if is_known(value):
+            yield None, value
     elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
         sizes: Sequence[object] = value.shape
         for dimension, size in enumerate(sizes):
-            if isinstance(size, torch.SymInt):
+            if isinstance(size, torch.SymInt) and is_known(size):
                 yield dimension, size
+
+
+def is_known(size: torch.SymInt) -> bool:
+    """Whether a size can be computed from symbols as native code does."""
+    try:
+        to_index(size)
+    except LoweringError:
+        return False
+    return True
 
 
 def _reader(node: fx.Node, dimension: int | None, number: Index) -> SizeReader | None:

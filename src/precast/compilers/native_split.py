@@ -26,10 +26,10 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from precast.compilers.native_cuts import parts, saved_inputs
-from precast.compilers.native_sizes import symbols_in
-from precast.errors import LoweringError
+from precast.compilers.native_sizes import SizeReader, is_known, size_readers, symbols_in
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.loops.buffers import ITEM_SIZES
+from precast.ir.loops.index import product
 from precast.ir.node_meta import has_value, tensor_of, updating_result_of, value_of
 from precast.ir.tensor_spec import dtype_name
 from precast.lower.graph import MAX_RANK
@@ -39,6 +39,7 @@ from precast.ops.random import random_seed
 
 _PLAIN_ARGUMENTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, str, bool, int, float, type(None))
 
+_RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 _LEFT_TO_TORCH = frozenset({Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING, Fact.WORKSPACE})
 
 
@@ -80,9 +81,10 @@ def split_graph(module: fx.GraphModule) -> SplitGraph:
     """Cut a functional graph into native and torch segments."""
     updates = _updates(module.graph)
     results = tuple(each if each in updates else _result(each) for each in results_of(module.graph))
-    levels = _levels(module.graph)
+    readers = computed_sizes(module.graph)
+    levels = _levels(module.graph, readers)
     members: dict[int, list[fx.Node]] = {}
-    needed = _needed_nodes(module.graph, results)
+    needed = _needed_nodes(module.graph, results, readers)
     for node, level in levels.items():
         if node in needed:
             members.setdefault(level, []).append(node)
@@ -128,12 +130,34 @@ def is_size(node: fx.Node) -> bool:
     value = value_of(node) if has_value(node) else None
     if not isinstance(value, torch.SymInt | int) or isinstance(value, bool):
         return False
-    if isinstance(value, torch.SymInt) and not _is_known(value):
+    if isinstance(value, torch.SymInt) and not is_known(value):
         return False
     return node.op == "placeholder" or (node.op == "call_function" and not makes_sizes(node))
 
 
-def _levels(graph: fx.Graph) -> dict[fx.Node, int]:
+def computed_sizes(graph: fx.Graph) -> dict[str, SizeReader]:
+    """For each size that depends on data, the first node that it can be read from."""
+    given = size_readers(placeholders_of(graph))
+    found: dict[str, SizeReader] = {}
+    for node in graph.nodes:
+        if node.op != "call_function" or not has_value(node) or is_size(node):
+            continue
+        new = {name for name in symbols_in(value_of(node)) if name not in given and name not in found}
+        if new:
+            found.update({name: reader for name, reader in size_readers([node]).items() if name in new})
+    return found
+
+
+def _sources(node: fx.Node, readers: Mapping[str, SizeReader]) -> list[fx.Node]:
+    """What a node needs: its arguments, and what those sizes are read from that it, or they, speak of."""
+    if not readers:
+        return node.all_input_nodes
+    values = [value_of(each) for each in (node, *node.all_input_nodes) if has_value(each)]
+    names = dict.fromkeys(name for value in values for name in symbols_in(value) if name in readers)
+    return [*node.all_input_nodes, *(readers[name].node for name in names if readers[name].node is not node)]
+
+
+def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader]) -> dict[fx.Node, int]:
     """Even levels are native, odd ones are torch's; a node comes no earlier than its arguments.
 
     What draws random numbers or acts on the world stays in order.
@@ -145,7 +169,7 @@ def _levels(graph: fx.Graph) -> dict[fx.Node, int]:
             continue
         # A draw that nobody reads still moves torch's generator on, and native code forgets what nobody reads.
         parity = 0 if may_be_native(node) and (node.users or not is_random(node)) else 1
-        inputs = [levels[each] for each in node.all_input_nodes if each in levels]
+        inputs = [levels[each] for each in _sources(node, readers) if each in levels]
         if node.target is operator.getitem and inputs:
             levels[node] = inputs[0]
             continue
@@ -195,6 +219,8 @@ def makes_sizes(node: fx.Node) -> bool:
 
 def _compares_sizes(node: fx.Node) -> bool:
     """Whether inputs fit together only if sizes turn out to be equal that depend on data: torch looks when it runs."""
+    if node.target in _RESHAPES and not _keeps_count(node):
+        return True
     values = [value_of(each) for each in node.all_input_nodes if has_value(each)]
     sizes: list[object] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
     unknown = {symbol for size in sizes for symbol in free_unbacked_symbols(size)}
@@ -205,6 +231,19 @@ def _compares_sizes(node: fx.Node) -> bool:
     return any(each.is_Relational and each.free_symbols <= unknown and each.free_symbols for each in asserted)
 
 
+def _keeps_count(node: fx.Node) -> bool:
+    """Whether a view has as many elements as what it is of, whatever sizes depend on data."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node), f"{node} is a view of nothing"
+    shapes: list[Sequence[int | torch.SymInt]] = [tensor_of(each).shape for each in (source, node)]
+    if not any(free_unbacked_symbols(size) for shape in shapes for size in shape):
+        return True
+    if not all(isinstance(size, int) or is_known(size) for shape in shapes for size in shape):
+        return False
+    before, after = (product(to_index(size) for size in shape) for shape in shapes)
+    return before == after
+
+
 def _may_be_argument(argument: object) -> bool:
     if not isinstance(argument, fx.Node):
         return isinstance(argument, _PLAIN_ARGUMENTS)
@@ -212,7 +251,7 @@ def _may_be_argument(argument: object) -> bool:
         return False
     value = value_of(argument)
     if isinstance(value, torch.SymInt):
-        return is_size(argument) and _is_known(value)
+        return is_size(argument) and is_known(value)
     return isinstance(value, int | float | None) or _may_be_buffer(value)
 
 
@@ -224,15 +263,7 @@ def _may_be_buffer(value: object) -> bool:
         return False
     if dtype_name(value.dtype) not in ITEM_SIZES or value.ndim > MAX_RANK or value.is_conj() or value.is_neg():
         return False
-    return all(isinstance(size, int) or _is_known(size) for size in (*value.shape, *value.stride()))
-
-
-def _is_known(size: torch.SymInt) -> bool:
-    try:
-        to_index(size)
-    except LoweringError:
-        return False
-    return True
+    return all(isinstance(size, int) or is_known(size) for size in (*value.shape, *value.stride()))
 
 
 def _segment(nodes: Sequence[fx.Node], returned: set[fx.Node], needed: set[fx.Node], *, is_native: bool) -> Segment:
@@ -244,17 +275,18 @@ def _segment(nodes: Sequence[fx.Node], returned: set[fx.Node], needed: set[fx.No
     return Segment(is_native, tuple(nodes), inputs, outputs)
 
 
-def _needed_nodes(graph: fx.Graph, results: Sequence[Result]) -> set[fx.Node]:
-    """What results, effects and draws depend on, but for sizes."""
+def _needed_nodes(graph: fx.Graph, results: Sequence[Result], readers: Mapping[str, SizeReader]) -> set[fx.Node]:
+    """What results, effects and draws depend on, but for sizes that follow from those of inputs."""
     needed: set[fx.Node] = set()
     waiting = [node for each in results for node in _nodes_of_result(each)]
+    waiting += [each for node in list(waiting) if is_size(node) for each in _sources(node, readers)]
     acting = {Fact.EFFECTFUL, Fact.RANDOM}
     waiting += [node for node in graph.nodes if node.op == "call_function" and not acting.isdisjoint(facts_of(node))]
     while waiting:
         node = waiting.pop()
         if node not in needed and not is_size(node):
             needed.add(node)
-            waiting += node.all_input_nodes
+            waiting += _sources(node, readers)
     return needed
 
 

@@ -3,7 +3,7 @@
 Symbolic sizes count by the size they were traced with; asking for it adds no guard.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 
 import torch
@@ -12,13 +12,23 @@ from torch._ops import OpOverload
 from torch.fx.node import Argument
 from torch.utils.flop_counter import flop_registry
 
+from precast.ir.node_meta import tensor_of
 from precast.ops.facts import Fact, facts_of, is_view, op_of, subgraphs_of
 
 _aten = torch.ops.aten
-_COUNTED_AS = {
-    _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _aten._scaled_dot_product_flash_attention_backward,
-}
+# Torch's own formulas do not know these for the CPU, nor, in some versions, fewer heads of keys than of queries.
+_ATTENTIONS = (
+    _aten._scaled_dot_product_flash_attention_for_cpu,
+    _aten._scaled_dot_product_flash_attention,
+    _aten._scaled_dot_product_efficient_attention,
+    _aten._scaled_dot_product_cudnn_attention,
+)
+_ATTENTION_BACKWARDS = (
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    _aten._scaled_dot_product_flash_attention_backward,
+    _aten._scaled_dot_product_efficient_attention_backward,
+    _aten._scaled_dot_product_cudnn_attention_backward,
+)
 
 # A size that exists only at run time (the count of nonzero elements) has to count for something.
 UNKNOWN_SIZE = 1024
@@ -67,13 +77,24 @@ def flops(node: fx.Node) -> int:
     facts = facts_of(node)
     if not facts.isdisjoint({Fact.VIEW, Fact.CREATION, Fact.COPY}):
         return 0
-    formula = flop_registry.get(_COUNTED_AS.get(op.overloadpacket, op.overloadpacket))
+    if op.overloadpacket in _ATTENTIONS:
+        return _attention_flops(node.args[:3], by_queries=1, by_values=1)
+    if op.overloadpacket in _ATTENTION_BACKWARDS:
+        return _attention_flops(node.args[1:4], by_queries=3, by_values=2)
+    formula = flop_registry.get(op.overloadpacket)
     if formula is None:
         return max(elements_of(value) for value in (node.meta.get("val"), *map(_value_of, node.all_input_nodes)))
     # The formulas read shapes only, and comparing symbolic ones would add guards.
     args = [_shapes_of(argument) for argument in node.args]
     kwargs = {name: _shapes_of(argument) for name, argument in node.kwargs.items()}
     return int(formula(*args, **kwargs, out_val=_hinted_shapes(_value_of(node))))
+
+
+def _attention_flops(operands: Sequence[Argument], *, by_queries: int, by_values: int) -> int:
+    """Products as large as that of queries and keys, and of weights and values, for every head of the queries."""
+    query, key, value = (tensor_of(operand) for operand in operands if isinstance(operand, fx.Node))
+    depth = by_queries * size_hint(query.shape[-1]) + by_values * size_hint(value.shape[-1])
+    return 2 * prod(map(size_hint, query.shape[:-1])) * size_hint(key.shape[-2]) * depth
 
 
 def _value_of(node: fx.Node) -> object:

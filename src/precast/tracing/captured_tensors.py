@@ -25,6 +25,7 @@ from precast.tracing.idle_dropouts import is_idle_dropout
 from precast.tracing.idle_resizes import is_idle_resize
 from precast.tracing.library_operators import replacement_of
 from precast.tracing.mixed_linear import is_mixed_linear, mixed_linear
+from precast.tracing.module_conversions import idle_conversions
 from precast.tracing.one_hot import is_one_hot, one_hot
 from precast.tracing.provenance import innermost_users_line
 from precast.tracing.quantiles import checked_quantile, is_quantile
@@ -105,7 +106,12 @@ class CapturedTensors:
     @contextmanager
     def exchanged(self) -> Iterator[None]:
         """While active, torch functions called on this thread see stand-ins."""
-        with without_bytecode_compiler(), _substitution_in_autograd_functions(self), _SubstitutionMode(self):
+        with (
+            without_bytecode_compiler(),
+            _substitution_in_autograd_functions(self),
+            idle_conversions(is_real_tensor, self.substitute),
+            _SubstitutionMode(self),
+        ):
             yield
 
 

@@ -119,9 +119,9 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             outputs = forward_graph([*inputs])
             ctx.save_for_backward(*outputs[count:sizes_start])
             ctx.sizes = outputs[sizes_start:]
+            results = [_own(result) for result in outputs[:count]]
             if is_plain:
-                return tuple(outputs[:count])
-            results = list(outputs[:count])
+                return tuple(results)
             for i in special:
                 results[i] = _Alias(results[i]) if facts.opaque[i] else results[i].detach()
             for i, number in updated:
@@ -146,6 +146,14 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             return tuple(backward_graph(arguments))
 
     return CompiledFunction
+
+
+def _own(result: Any) -> Any:
+    """The result as a tensor that callers may write into: autograd forbids it of views that are made out of its sight.
+
+    What the caller is to know as a view is made again later (``alias_regeneration``).
+    """
+    return result.detach() if isinstance(result, torch.Tensor) and result._is_view() else result
 
 
 def _gradients_and_updates(graph: BoxedCall, arguments: list[Any], written: Sequence[torch.Tensor]) -> tuple[Any, ...]:
