@@ -14,6 +14,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
+from precast.ops.cost import size_hint
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.provenance import innermost_users_line
 from precast.tracing.subclasses import is_wrapper, map_inner
@@ -41,11 +42,12 @@ def from_functional(value: Any) -> Any:
     return torch._from_functional_tensor(value.elem)
 
 
-def _dispatch_keeping_sizes(
-    mode: FunctionalTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None
-) -> Any:
-    """Refuses what eager refuses: to write a result into a tensor that is smaller. Torch would let the tensor grow."""
+def _dispatch_as_eager(mode: FunctionalTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """What torch's mode does otherwise than eager: a tensor that is written to would grow, and draws change places."""
     target = _written_in_place(func, args)
+    if func is torch.ops.aten.bernoulli_.float and target is not None and (order := _order_in_memory(target)):
+        with mode:
+            return target.copy_(_drawn_in_order(target, order, *args[1:], **(kwargs or {})))
     before = None if target is None else target.elem.shape
     result = FunctionalTensorMode.__torch_dispatch__(mode, func, types, args, kwargs)
     if before is not None and (after := target.elem.shape) != before:
@@ -54,6 +56,19 @@ def _dispatch_keeping_sizes(
             error.add_note(f"at {line}")
         raise error
     return result
+
+
+def _order_in_memory(tensor: torch.Tensor) -> list[int] | None:
+    """The dimensions, that of the largest steps first; None if they are in order already."""
+    strides = [size_hint(stride) for stride in tensor.stride()]
+    order = sorted(range(tensor.ndim), key=lambda dim: (-strides[dim], dim))
+    return None if order == list(range(tensor.ndim)) else order
+
+
+def _drawn_in_order(tensor: torch.Tensor, order: list[int], *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Zeros and ones, the first draw at the first place in memory: ``aten.bernoulli`` goes row by row instead."""
+    drawn: torch.Tensor = torch.ops.aten.bernoulli.p(tensor.permute(order), *args, **kwargs)
+    return drawn.permute([order.index(dim) for dim in range(len(order))])
 
 
 def _written_in_place(func: Any, args: Sequence[Any]) -> Any:
@@ -73,7 +88,7 @@ def functional_mode(*, pre_dispatch: bool = False, discover_tokens: bool = False
     above = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
     mode = FunctionalTensorMode(pre_dispatch, export=pre_dispatch, _allow_token_discovery=discover_tokens)
     # Not by a class of ours: how control flow is functionalized is registered for this one alone.
-    mode.__torch_dispatch__ = MethodType(_dispatch_keeping_sizes, mode)  # type: ignore[method-assign]
+    mode.__torch_dispatch__ = MethodType(_dispatch_as_eager, mode)  # type: ignore[method-assign]
     with above, mode:
         yield mode
 

@@ -35,6 +35,8 @@ _SUGGESTED = {
     _aten.channel_shuffle.default, _aten.max_unpool2d.default,
     _aten.reflection_pad3d.default, _aten.replication_pad3d.default,
 }  # fmt: skip
+_ROW_BY_ROW = {_aten.normal.Tensor_Tensor, _aten.normal.Tensor_float, _aten.poisson.default}
+_PAIRS_ROW_BY_ROW = {_aten.log_sigmoid_forward.default, _aten.rrelu_with_noise_functional.default}
 _SORTS = {_aten.sort.default, _aten.sort.stable}
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default}
 
@@ -48,7 +50,9 @@ def as_eager_lies(func: Any, args: Sequence[Any], result: Any, mode: FakeTensorM
     if func in _ELEMENTWISE and (strides := eager_strides(result, args)) is not None:
         with mode:
             return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
-    if func is _aten.log_sigmoid_forward.default:
+    if func in _ROW_BY_ROW:
+        return _laid_out(result, _contiguous_strides, mode)
+    if func in _PAIRS_ROW_BY_ROW:
         return tuple(_laid_out(each, _contiguous_strides, mode) for each in result)
     if func in _SUGGESTED or (func is _aten.roll.default and _has_two_parts(*args)):
         return _laid_out(result, _suggested_strides(args[0]), mode)

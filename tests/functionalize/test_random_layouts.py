@@ -1,0 +1,51 @@
+"""Random numbers drawn into tensors that do not lie row by row: eager's numbers, at eager's places, lying as eager's."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import precast
+
+LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "row by row": lambda: torch.zeros(2, 6, 8),
+    "permuted": lambda: torch.zeros(8, 2, 6).permute(1, 2, 0),
+    "transposed": lambda: torch.zeros(12, 6).t(),
+    "channels last": lambda: torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last),
+    "expanded": lambda: torch.zeros(2, 1, 8).expand(2, 3, 8),
+}
+DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dropout": lambda x: F.dropout(x + 1, 0.4),
+    "alpha dropout": lambda x: F.alpha_dropout(x + 1, 0.4, training=True),
+    "bernoulli_": lambda x: torch.empty_like(x).bernoulli_(0.3),
+    "bernoulli": lambda x: torch.bernoulli(x + 0.5),
+    "uniform_": lambda x: torch.empty_like(x).uniform_(),
+    "normal_": lambda x: torch.empty_like(x).normal_(),
+    "random_": lambda x: torch.empty_like(x).random_(5),
+    "rand_like": torch.rand_like,
+    "normal": lambda x: torch.normal(x, x + 1),
+    "poisson": lambda x: torch.poisson(x + 2),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_draws_are_eagers_where_eager_puts_them(draw, layout):
+    function, tensor = DRAWS[draw], LAYOUTS[layout]()
+    torch.manual_seed(1)
+    expected = function(tensor)
+    torch.manual_seed(1)
+    found = precast.compile(function, backend="nop", options={"random": "eager"})(tensor)
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("layout", ["permuted", "channels last"])
+def test_draws_into_an_input_that_is_not_row_by_row(layout):
+    expected, tensor = LAYOUTS[layout](), LAYOUTS[layout]()
+    torch.manual_seed(1)
+    expected.bernoulli_(0.3)
+    torch.manual_seed(1)
+    precast.compile(lambda x: x.bernoulli_(0.3), backend="nop", options={"random": "eager"})(tensor)
+    assert torch.equal(tensor, expected)
