@@ -1,4 +1,4 @@
-"""Random numbers drawn into tensors that do not lie row by row: eager's numbers, at eager's places, lying as eager's."""
+"""Random numbers drawn into tensors that do not lie row by row: as in eager, at the same places, lying the same."""
 
 from collections.abc import Callable
 
