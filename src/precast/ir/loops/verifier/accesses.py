@@ -8,8 +8,8 @@ from functools import cached_property, lru_cache
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, Variable
-from precast.ir.loops.program import Kernel, Loop, Statement, Store
-from precast.ir.loops.scalars import Load
+from precast.ir.loops.program import Kernel, Loop, Statement, Store, statement_values
+from precast.ir.loops.scalars import Load, walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +56,29 @@ class Access:
 
 @lru_cache(maxsize=256)
 def accesses_of(kernel: Kernel) -> tuple[Access, ...]:
-    """All loads and stores that are ever made; of one statement, the loads first."""
-    return tuple(each for each in _accesses(kernel.body, (), ()) if not each.is_never)
+    """All loads and stores that are ever made; of one statement, the loads first.
+
+    What the statements of a loop load from the same place is there once, where the first of them is.
+    """
+    found: dict[object, Access] = {}
+    for each in _accesses(kernel.body, (), ()):
+        if not each.is_never:
+            found.setdefault(
+                each if each.is_store else (each.buffer, each.what.indices, each.what.guard, each.loops), each
+            )
+    return tuple(found.values())
 
 
 def _accesses(body: tuple[Statement, ...], loops: tuple[Loop, ...], place: tuple[int, ...]) -> Iterator[Access]:
+    seen: set[int] = set()
     for number, statement in enumerate(body):
         here = (*place, number)
         if isinstance(statement, Loop):
             yield from _accesses(statement.body, (*loops, statement), here)
             continue
-        for load in statement.loads:
-            yield Access(load, loops, here)
+        for value in walk(*statement_values(statement), known=seen):
+            seen.add(id(value))
+            if isinstance(value, Load):
+                yield Access(value, loops, here)
         if isinstance(statement, Store):
             yield Access(statement, loops, here)

@@ -21,6 +21,9 @@ from precast.ir.loops.verifier.enumeration import (
 )
 from precast.ir.loops.verifier.regions import fills, is_injective
 
+MOST_MARKS = 1 << 26
+"""Numbers below are marked in a table; larger ones are sorted."""
+
 
 def conflicts(kernel: Kernel, examples: Sizes) -> Iterator[str]:
     """Elements that one iteration writes and another one touches."""
@@ -202,8 +205,19 @@ def _is_fed(stores: Sequence[Access], load: Access, sizes: Sizes) -> bool:
         # An iteration and an offset, as one number.
         made = _iteration(writing, shared)[held] * width + (written - first)
         wanted = _iteration(reading, shared)[missing] * width + (read[missing] - first)
-        missing[missing] = ~numpy.isin(wanted, made)
+        missing[missing] = ~_are_among(wanted, made)
     return not missing.any()
+
+
+def _are_among(wanted: Numbers, made: Numbers) -> Numbers:
+    """Which of some numbers, none of them negative, are among others."""
+    last = max(wanted.max(initial=0), made.max(initial=0))
+    if last >= MOST_MARKS:
+        return numpy.isin(wanted, made)
+    # Memory that is not touched costs nothing, and sorting does.
+    marks = numpy.zeros(last + 1, dtype=bool)
+    marks[made] = True
+    return marks[wanted]
 
 
 def _fill_together(stores: Sequence[Access], buffer: Buffer, examples: Sizes) -> bool:
