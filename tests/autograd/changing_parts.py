@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import types
-from collections import OrderedDict, deque
+from array import array
+from collections import ChainMap, OrderedDict, deque
+from operator import attrgetter
 
 import torch
 from torch import nn
@@ -307,7 +309,80 @@ class Globals(nn.Module):
         self.comment = chance.random()
 
 
-PARTS = [Linear, Norms, Adapted, Choice, Configured, Holding, Counting, Globals]
+class Measure:
+    """What Python reads of a class by itself."""
+
+    level = 1.0
+
+    def __len__(self):
+        return 2
+
+    def __iter__(self):
+        return iter((1.0, 0.5))
+
+    def __add__(self, other):
+        return other + self.level
+
+
+_LENGTHS = [Measure.__len__, lambda self: 1, lambda self: 3]
+_ITERATIONS = [Measure.__iter__, lambda self: iter(()), lambda self: iter((self.level, 2.0))]
+_ADDITIONS = [Measure.__add__, lambda self, other: other - self.level, lambda self, other: other]
+
+
+class Unnamed(nn.Module):
+    """State that no code names where it is read: special methods, patterns, getters, memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.measure, self.config, self.read = Measure(), Config(), attrgetter("config.scale")
+        self.numbers, self.chain = array("d", [1.0]), ChainMap({}, {"gain": 1.0})
+
+    def forward(self, x):
+        x = (self.measure + x) * len(self.measure) - sum(self.measure)
+        match self.config:
+            case Config(_, 1):
+                x = x * 2
+            case Config(act=act):
+                x = ACTS[act](x)
+        return x * self.read(self) + self.numbers[0] * self.chain["gain"]
+
+    def change_length(self, chance):
+        Measure.__len__ = chance.choice(_LENGTHS)
+
+    def change_iteration(self, chance):
+        Measure.__iter__ = chance.choice(_ITERATIONS)
+
+    def change_addition(self, chance):
+        Measure.__add__ = chance.choice(_ADDITIONS)
+
+    def change_level(self, chance):
+        self.measure.level = chance.random()
+
+    def change_depth(self, chance):
+        self.config.depth = chance.randrange(3)
+
+    def change_act(self, chance):
+        self.config.act = chance.choice(list(ACTS))
+
+    def change_scale(self, chance):
+        self.config.scale = chance.random()
+
+    def change_numbers(self, chance):
+        self.numbers[0] = chance.random()
+
+    def change_chain(self, chance):
+        self.chain.maps[chance.randrange(2)]["gain"] = chance.random()
+
+
+PARTS = [Unnamed, Linear, Norms, Adapted, Choice, Configured, Holding, Counting, Globals]
+
+
+def reset():
+    """Let all state outside of modules be as it was at first."""
+    global SWITCH
+    TABLE.update(gain=1.5, powers=[1, 2])
+    SWITCH = True
+    Measure.__len__, Measure.__iter__, Measure.__add__ = _LENGTHS[0], _ITERATIONS[0], _ADDITIONS[0]
 
 
 def changes_of(part):

@@ -4,14 +4,15 @@ Before: places that the traced program could read, and what was there
 After:  ``hold()``, and in words what no longer holds: ``Net.scale was 2, is 3``
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
-from operator import getitem, is_
-from types import BuiltinFunctionType, FunctionType
+from operator import attrgetter, getitem, is_
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
+import numpy
 import torch
 
 from precast.capture.number_inputs import is_number
@@ -49,10 +50,12 @@ class StateGuards:
         plain = [pair for pair in pairs if not isinstance(pair[1], torch.Tensor)] + pinned
         entries = [pair for pair in plain if not pair[0].is_attribute]
         stored = [pair for pair in entries if not pair[0].makes_up_values]
-        self._items = _Family([pair for pair in stored if type(pair[1]) not in _UNMISTAKABLE], getitem)
-        self._unmistakable = _Family([pair for pair in stored if type(pair[1]) in _UNMISTAKABLE], getitem)
+        self._items = _Family([pair for pair in stored if not _is_unmistakable(pair[1])], getitem)
+        self._unmistakable = _Family([pair for pair in stored if _is_unmistakable(pair[1])], getitem)
         self._defaults = _Family([pair for pair in entries if pair[0].makes_up_values], dict.get)
-        self._attributes = _Family([pair for pair in plain if pair[0].is_attribute], getattr)
+        attributes = [pair for pair in plain if pair[0].is_attribute]
+        self._codes = _Codes([pair for pair in attributes if type(pair[1]) is CodeType], getattr)
+        self._attributes = _Family([pair for pair in attributes if type(pair[1]) is not CodeType], getattr)
         self._tensors = [
             (place, id(value)) for place, value in pairs if isinstance(value, torch.Tensor) and id(value) not in keys
         ]
@@ -78,7 +81,7 @@ class StateGuards:
 
     @property
     def _families(self) -> "tuple[_Family, ...]":
-        return self._items, self._unmistakable, self._attributes, self._defaults
+        return self._items, self._unmistakable, self._attributes, self._codes, self._defaults
 
     def _pairs(self) -> list[tuple[Place, Any]]:
         return [pair for family in self._families for pair in family.pairs()]
@@ -92,6 +95,7 @@ class StateGuards:
             if (
                 self._items.are_same()
                 and self._unmistakable.are_equal()
+                and self._codes.are_equal()
                 and (not self._attributes or self._attributes.are_same())
                 and (not self._defaults or self._defaults.are_same())
                 and not any(self._empty)
@@ -242,6 +246,7 @@ class _Family:
         self.places = [place for place, _ in pairs]
         self._holders, self._keys = [place.holder for place in self.places], [place.key for place in self.places]
         self._expected, self._read = [value for _, value in pairs], read
+        self._addresses: bytes | None = None
 
     def __len__(self) -> int:
         return len(self.places)
@@ -251,9 +256,15 @@ class _Family:
         self._holders.append(place.holder)
         self._keys.append(place.key)
         self._expected.append(value)
+        self._addresses = None
 
     def are_same(self) -> bool:
-        return all(map(is_, map(self._read, self._holders, self._keys), self._expected))
+        found = map(self._read, self._holders, self._keys)
+        if len(self._keys) < _MANY:
+            return all(map(is_, found, self._expected))
+        if self._addresses is None:
+            self._addresses = _addresses_of(self._expected, len(self._keys))
+        return _addresses_of(found, len(self._keys)) == self._addresses
 
     def are_equal(self) -> bool:
         """The same of values that equal nothing else, by a comparison that is faster."""
@@ -268,11 +279,29 @@ class _Family:
             if now is before:
                 continue
             if is_same(before, now):
-                self._expected[position] = now
+                self._expected[position], self._addresses = now, None
             else:
                 is_replaced = isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor)
                 change = "is another tensor" if is_replaced else f"was {_told(before)}, is {_told(now)}"
                 yield f"{place.path} {change}"
+
+
+_MANY = 50
+_OBJECT = numpy.dtype(object)
+
+
+def _addresses_of(values: Iterable[Any], count: int) -> bytes:
+    """Which objects these are: to compare them one by one takes half as much again."""
+    return numpy.fromiter(values, _OBJECT, count).tobytes()
+
+
+class _Codes(_Family):
+    """The code of functions, which are many: one lookup by a fixed name is faster than those by names that differ."""
+
+    _get = attrgetter("__code__")
+
+    def are_equal(self) -> bool:
+        return list(map(self._get, self._holders)) == self._expected
 
 
 def _is_same_key(left: Any, right: Any) -> bool:
@@ -330,6 +359,13 @@ _TOLD = (*_PLAIN, float)
 _UNMISTAKABLE = frozenset(
     {type(None), str, type, FunctionType, BuiltinFunctionType, property, staticmethod, classmethod}
 )
+_IDENTITY: Any = object.__eq__
+
+
+def _is_unmistakable(value: Any) -> bool:
+    return type(value) in _UNMISTAKABLE or type(value).__eq__ is _IDENTITY
+
+
 # 1 == 1.0 == True.
 _AMBIGUOUS = frozenset({bool, int, float, complex})
 

@@ -9,7 +9,8 @@ import argparse
 import logging
 import threading
 import weakref
-from collections import UserDict, UserList, defaultdict, deque
+from array import array
+from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 
 from precast.capture.module_state import module_names, root_modules
-from precast.capture.reads import Reads, variables_read
+from precast.capture.reads import Reads, is_unnamed_method, variables_read
 from precast.options import environment_variables
 from precast.tracing.exchanged_attributes import ExchangedAttribute, users_attributes
 from precast.tracing.graph_breaks import ALL_HOOKS, FORWARD_HOOKS, global_hooks
@@ -31,14 +32,18 @@ _ENABLING = ("enable_grad", "set_grad_enabled", "inference_mode")
 _ABOUT_HOOKS = frozenset(name for name in vars(torch.nn.Module()) if "hook" in name)
 _OWN_OF_MODULES = ("_parameters", "_buffers", "_modules")
 # Neither decides what a program computes.
-_WITHOUT_MEANING = (
+_MEANINGLESS = (
     logging.Logger, logging.LoggerAdapter, logging.Handler, logging.Manager, type(threading.Lock()),
-    type(threading.RLock()), torch.Tensor, torch.Generator, ModuleType, str, bytes, int, float, complex, type(None),
+    type(threading.RLock()),
+)  # fmt: skip
+_HOLDING_NOTHING = (
+    *_MEANINGLESS, torch.Tensor, torch.Generator, ModuleType, str, bytes, int, float, complex, type(None),
 )  # fmt: skip
 _OPEN_LIBRARY_CLASSES = (
-    SimpleNamespace, argparse.Namespace, UserDict, UserList, threading.local, torch.optim.Optimizer,
+    SimpleNamespace, argparse.Namespace, ChainMap, UserDict, UserList, threading.local, torch.optim.Optimizer,
     torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler,
 )  # fmt: skip
+_BUFFERS = (bytearray, memoryview, array)
 _CACHING = type(lru_cache(len))
 _READS_ENVIRONMENT = "os _Environ.__getitem__"
 
@@ -194,6 +199,8 @@ class _Walk:
 
     def place(self, place: Place, value: Any) -> None:
         """Note what is there, and go on from it."""
+        if issubclass(type(value), _MEANINGLESS) and not self._reads.state_only:
+            return
         if isinstance(value, torch.Tensor):
             self.found.tensors.setdefault(id(value), []).append(place)
         self.found.places.append(place)
@@ -204,7 +211,7 @@ class _Walk:
 
     def visit(self, value: Any, path: str) -> None:
         """Note what a value holds."""
-        if id(value) not in self._visited and not issubclass(type(value), _WITHOUT_MEANING):
+        if id(value) not in self._visited and not issubclass(type(value), _HOLDING_NOTHING):
             self._visited.add(id(value))
             self.found.kept.append(value)
             self._waiting.append((value, path))
@@ -260,7 +267,7 @@ class _Walk:
         held, is_in_tree = vars(module), id(module) in self._tree
         self.found.objects.append((path, module))
         self.visit(type(module), type(module).__name__)
-        may_read = _always if self._reads.opens(type(module)) else self._reads.may_read
+        may_read = self._reads.of_objects(type(module))
         self.found.sized.append(Sized(path, held, may_read, is_module=True))
         has_hooks = any(held.get(name) for name in ALL_HOOKS)
         if not has_hooks:
@@ -293,6 +300,8 @@ class _Walk:
                 self.found.tensors.setdefault(id(value), []).append(place)
 
     def _class(self, kind: type, path: str) -> None:
+        if not is_trusted(type(kind).__module__):
+            self.visit(type(kind), type(kind).__name__)
         for base in kind.__mro__:
             if id(base) in self._visited and base is not kind:
                 continue
@@ -302,14 +311,19 @@ class _Walk:
                 continue
             held = vars(base)
             if not trusted:
-                self.found.sized.append(Sized(base.__qualname__, held, self._reads.may_read, base))
+                self.found.sized.append(Sized(base.__qualname__, held, self._reads.may_read_of_class, base))
             for name, value in held.items():
                 if self._counts_in_class(name, value) and (not trusted or name == "forward"):
                     self.place(Place(f"{base.__qualname__}.{name}", held, name, owner=base), value)
 
     def _counts_in_class(self, name: str, value: Any) -> bool:
-        is_idle = isinstance(value, FunctionType) and (self._reads.state_only or not self._reads.runs(value))
-        return self._reads.may_read(name) and name not in _UNTOLD and not is_idle
+        if not self._reads.may_read_of_class(name):
+            return False
+        is_named = self._reads.may_read(name)
+        function = value if is_named else getattr(value, "__func__", getattr(value, "fget", value))
+        if isinstance(function, FunctionType):
+            return not self._reads.state_only and self._reads.runs(function)
+        return is_named or (is_unnamed_method(name) and callable(value))
 
     def _function(self, function: FunctionType, path: str) -> None:
         if not self._reads.runs(function):
@@ -325,8 +339,12 @@ class _Walk:
         for name in ("__defaults__", "__kwdefaults__"):
             if (value := getattr(function, name)) is not None:
                 self.place(Place(f"the defaults of {function.__name__}", function, name, is_attribute=True), value)
+        if not self._reads.state_only:
+            # Exchanged by who reloads code while a program runs.
+            place = Place(f"the code of {function.__name__}", function, "__code__", is_attribute=True)
+            self.place(place, function.__code__)
         if vars(function):
-            self._named_items(vars(function), path)
+            self._named_items(vars(function), path, self._reads.may_read)
         if self._reads.names is None and not self._reads.state_only:
             for namespace, module, name in variables_read(function.__code__, function.__globals__, function.__module__):
                 if not isinstance(namespace[name], ModuleType):
@@ -360,25 +378,33 @@ class _Walk:
             return
         if is_machinery(kind.__module__):
             return
-        if is_trusted(kind.__module__) and not isinstance(value, _OPEN_LIBRARY_CLASSES):
+        if isinstance(value, _BUFFERS):
+            self.found.watched.append(Watched(path, lambda: bytes(value)))
+            return
+        if self._is_closed(kind):
             return
         self.found.objects.append((path, value))
         self.visit(kind, kind.__name__)
         self._own_attributes(value, path)
 
+    def _is_closed(self, kind: type) -> bool:
+        """Whether a library's objects are what their constructors made, or are not to be put back by us."""
+        if issubclass(kind, _OPEN_LIBRARY_CLASSES) or not is_trusted(kind.__module__):
+            return False
+        return self._reads.state_only or kind.__module__.partition(".")[0] in ("builtins", "precast", "torch")
+
     def _own_attributes(self, value: Any, path: str) -> None:
         kind = type(value)
-        held = own_attributes(value)
+        held, may_read = own_attributes(value), self._reads.of_objects(kind)
         if isinstance(held, dict):
-            self._named_items(held, path, all_of_them=_looks_up_by_itself(kind) or self._reads.opens(kind))
+            self._named_items(held, path, _always if _looks_up_by_itself(kind) else may_read)
         for base in kind.__mro__:
             slots = () if is_trusted(base.__module__) else vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
-                if self._reads.may_read(name) and name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                if may_read(name) and name not in ("__dict__", "__weakref__") and hasattr(value, name):
                     self.place(Place(join_path(path, name), value, name, is_attribute=True), getattr(value, name))
 
-    def _named_items(self, held: dict[str, Any], path: str, *, all_of_them: bool = False) -> None:
-        may_read = _always if all_of_them else self._reads.may_read
+    def _named_items(self, held: dict[str, Any], path: str, may_read: Callable[[Any], bool]) -> None:
         self.found.sized.append(Sized(path, held, may_read))
         for name, value in held.items():
             if may_read(name):
@@ -392,12 +418,6 @@ def own_attributes(value: Any) -> Mapping[str, Any]:
     except (AttributeError, ReferenceError):
         return MappingProxyType({})
     return held
-
-
-_UNTOLD = frozenset({
-    "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__abstractmethods__",
-    "_abc_impl", "__parameters__", "__orig_bases__", "__dataclass_fields__",
-})  # fmt: skip
 
 
 def _key_in_words(key: Any) -> str:

@@ -6,8 +6,9 @@ After:  the names of all attributes that this code can look up, and the variable
 
 import dis
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from string import Formatter
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -54,6 +55,17 @@ class Reads:
     def may_read(self, name: Any) -> bool:
         return self.names is None or name in self.names
 
+    def may_read_of_class(self, name: Any) -> bool:
+        """The same of a class, of which Python and torch read methods that no code names."""
+        return name not in UNTOLD_OF_CLASSES and (is_unnamed_method(name) or self.may_read(name))
+
+    def of_objects(self, kind: type) -> Callable[[Any], bool]:
+        """Which attributes the program may read of objects of a class."""
+        if self.opens(kind):
+            return _any_name
+        by_position = getattr(kind, _MATCHED, ()) if self.may_read(_MATCHED) else ()
+        return (lambda name: self.may_read(name) or name in by_position) if by_position else self.may_read
+
     def runs(self, function: FunctionType) -> bool:
         name = _function_name(function.__globals__.get("__name__"), function.__code__)
         return self.names is None or name in self.functions
@@ -64,6 +76,26 @@ class Reads:
     def opens(self, kind: type) -> bool:
         """Whether the program may read any attribute of objects of this class."""
         return self.names is None or class_name(kind) in self.opened
+
+
+def _any_name(_: Any) -> bool:
+    return True
+
+
+def is_unnamed_method(name: Any) -> bool:
+    """Whether Python or torch call a method of this name by themselves."""
+    is_special = isinstance(name, str) and name.startswith("__") and name.endswith("__")
+    return is_special or name in _CALLED_BY_TORCH
+
+
+# Attributes of classes that tell nothing, or are set when somebody first asks for them.
+UNTOLD_OF_CLASSES = frozenset({
+    "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
+    "__dataclass_fields__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__",
+    "__qualname__", "__slotnames__", "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl",
+})  # fmt: skip
+# Methods of ``torch.autograd.Function``.
+_CALLED_BY_TORCH = frozenset({"backward", "forward", "jvp", "setup_context", "vjp", "vmap"})
 
 
 def _only_appended(codes: Sequence[CodeType]) -> frozenset[str]:
@@ -103,7 +135,31 @@ def _module_of(executed: Executed) -> str:
 def _words_of(code: CodeType) -> Iterator[str]:
     """Every name and every text in a function: what it could look an attribute up by."""
     yield from code.co_names
-    yield from (constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier())
+    yield from (word for constant in code.co_consts for word in _words_in(constant))
+    if _MATCH_CLASS in code.co_code[::2]:
+        yield _MATCHED
+
+
+_MATCHED = "__match_args__"
+_MATCH_CLASS = dis.opmap["MATCH_CLASS"]
+
+
+def _words_in(constant: Any) -> Iterator[str]:
+    """Names in a text: ``"scale"``, ``"config.scale"``, ``"layer_{0.kind}"``; patterns of classes hold several."""
+    if isinstance(constant, tuple):
+        yield from (word for each in constant for word in _words_in(each))
+    elif isinstance(constant, str):
+        if "{" in constant:
+            yield from (word for field in _fields_of(constant) for word in field.split("."))
+        elif all(map(str.isidentifier, words := constant.split("."))):
+            yield from words
+
+
+def _fields_of(text: str) -> list[str]:
+    try:
+        return [field or "" for _, field, _, _ in Formatter().parse(text)]
+    except ValueError:
+        return []
 
 
 def _variables_of(executed: Iterable[Executed]) -> Iterator[Variable]:

@@ -1,13 +1,16 @@
 """Notes which Python code a program runs while it is traced: what its trace depends on, beside its inputs."""
 
 import builtins
+import dis
 import gc
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import CodeType, FrameType, ModuleType
+from operator import attrgetter
+from types import CodeType, FrameType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -53,8 +56,8 @@ class ExecutedCode:
             # By identity: comparing code means comparing all of it.
             if id(frame.f_code) not in seen and not _is_importing(frame):
                 seen[id(frame.f_code)] = executed = Executed(frame.f_code, frame.f_globals, _first_argument_type(frame))
-                if "__dict__" in frame.f_code.co_names and not is_trusted(frame.f_globals.get("__name__")):
-                    self.opened.update(_types_at_hand(frame))
+                if not is_trusted(frame.f_globals.get("__name__")):
+                    self._note_lookups_in_c(frame)
                 observe(executed)
                 for observer in self.observers:
                     observer(executed)
@@ -74,6 +77,17 @@ class ExecutedCode:
                 gc.enable()
         self.is_complete = True
         return result
+
+    def _note_lookups_in_c(self, frame: FrameType) -> None:
+        """Note what code is about to read of objects in ways that Python does not tell of."""
+        values, code = list(_values_at_hand(frame)), frame.f_code
+        for value in values:
+            if isinstance(value, attrgetter):
+                self.looked_up.update(word for path in value.__reduce__()[1] for word in path.split("."))
+        if not _OPENING.isdisjoint(code.co_names) or any(value is each for value in values for each in _READERS):
+            self.opened.update(map(type, values))
+        elif _COMPARE in code.co_code[::2]:
+            self.opened.update({SimpleNamespace}.intersection(map(type, values)))
 
 
 @contextmanager
@@ -115,14 +129,26 @@ def _first_argument_type(frame: FrameType) -> type | None:
     return type(frame.f_locals[code.co_varnames[0]]) if code.co_argcount else None
 
 
-def _types_at_hand(frame: FrameType) -> Iterator[type]:
-    """The classes of what a function is given, closes over and reads by name, and of the attributes that it names."""
+# Names by which any attribute may be read; functions that do, under another name; what compares namespaces as a whole.
+_OPENING = frozenset({"__dict__", "__getattribute__", "__getstate__", "__reduce_ex__", "attrgetter"})
+_READERS = (getattr, hasattr, vars)
+_COMPARE = dis.opmap["COMPARE_OP"]
+_MOST_VALUES = 1000
+
+
+def _values_at_hand(frame: FrameType) -> Iterator[Any]:
+    """What a function is given, closes over and reads by name, and what its names lead to from there."""
     names = frame.f_code.co_names
     variables = {name: frame.f_globals[name] for name in names if name in frame.f_globals} | frame.f_locals
-    for value in variables.values():
-        yield type(value)
-        held = {} if isinstance(value, type | ModuleType) else getattr(value, "__dict__", {})
-        yield from (type(held[name]) for name in names if name in held)
+    waiting, visited = deque(variables.values()), set[int]()
+    while waiting and len(visited) < _MOST_VALUES:
+        value = waiting.popleft()
+        if id(value) not in visited:
+            visited.add(id(value))
+            yield value
+            held = {} if isinstance(value, type | ModuleType) else getattr(value, "__dict__", {})
+            for holder in (held, held.get("_modules", {})):
+                waiting.extend(holder[name] for name in names if name in holder)
 
 
 _watching: ContextVar[ExecutedCode | None] = ContextVar("executed_code", default=None)

@@ -28,6 +28,7 @@ import torch
 from precast.autograd.size_names import Indescribable
 from precast.autograd.warm.code_identity import code_digest
 from precast.autograd.warm.fickle import is_fickle_value
+from precast.capture.reads import UNTOLD_OF_CLASSES
 from precast.tracing.exchanged_attributes import users_attributes
 from precast.tracing.trusted_code import is_trusted
 
@@ -41,11 +42,6 @@ _BUILTINS = (
 )  # fmt: skip
 # Locks and loggers: neither decides what a program computes.
 _WITHOUT_MEANING = (type(threading.Lock()), type(threading.RLock()), logging.Logger, logging.LoggerAdapter)
-# Of classes: what Python keeps for itself, what only people and checkers read, and what counts calls.
-_UNTOLD = frozenset({
-    "__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__abstractmethods__",
-    "_abc_impl", "__parameters__", "__orig_bases__", "__firstlineno__", "__static_attributes__", "__annotate__",
-})  # fmt: skip
 _MOST_WORDS = 200_000
 _DEEPEST = 100
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -206,7 +202,7 @@ class Description:
         # Of torch's own classes, only what someone could have put other code into.
         told = _CODE if is_trusted(kind.__module__) else object
         for name, value in sorted(vars(kind).items()):
-            if name not in _UNTOLD and isinstance(value, told):
+            if name not in UNTOLD_OF_CLASSES and isinstance(value, told):
                 self.word(f".{name}")
                 self._member(name, value)
 

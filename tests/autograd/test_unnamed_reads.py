@@ -1,0 +1,240 @@
+"""State that is read without being named in the code that runs: by Python itself, by torch, or by a name made up."""
+
+import copy
+import operator
+from array import array
+from collections import ChainMap
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import precast
+
+
+def _special_method(name, *answers):
+    """An object whose class has a method that Python calls, and a way to exchange it."""
+    kind = type("Kind", (), {} if answers[0] is None else {name: lambda self, *_: answers[0]})
+    return kind(), lambda i: setattr(kind, name, lambda self, *_: answers[i])
+
+
+def _number(add, change):
+    return lambda x: x + add(), change
+
+
+def _addition():
+    one, change = _special_method("__add__", 1.0, 2.0, 3.0)
+    return _number(lambda: one + 5.0, change)
+
+
+def _length():
+    one, change = _special_method("__len__", 1, 2, 3)
+    return _number(lambda: len(one), change)
+
+
+def _truth():
+    one, change = _special_method("__bool__", None, False, True)
+    return _number(lambda: 1.0 if one else 2.0, change)
+
+
+def _iteration():
+    kind = type("Kind", (), {"__iter__": lambda self: iter([1.0])})
+    one = kind()
+    return _number(lambda: sum(one), lambda i: setattr(kind, "__iter__", lambda self: iter([1.0, i])))
+
+
+def _item():
+    one, change = _special_method("__getitem__", 1.0, 2.0, 3.0)
+    return _number(lambda: one["any"], change)
+
+
+def _context():
+    kind = type("Kind", (), {"__enter__": lambda self: 1.0, "__exit__": lambda self, *_: None})
+    one = kind()
+
+    def program(x):
+        with one as number:
+            return x + number
+
+    return program, lambda i: setattr(kind, "__enter__", lambda self: i * 3.0)
+
+
+def _descriptor():
+    descriptor, change = _special_method("__get__", 1.0, 2.0, 3.0)
+    one = type("Kind", (), {"level": descriptor})()
+    return _number(lambda: one.level, change)
+
+
+def _metaclass():
+    meta = type("Meta", (type,), {"level": 1.0})
+    kind = meta("Kind", (), {})
+    return _number(lambda: kind.level, lambda i: setattr(meta, "level", i + 1.0))
+
+
+def _levels():
+    return SimpleNamespace(inner=SimpleNamespace(level=1.0))
+
+
+def _getter():
+    levels, read = _levels(), operator.attrgetter("inner.level")
+    return _number(lambda: read(levels), lambda i: setattr(levels.inner, "level", i + 1.0))
+
+
+def _getter_inside():
+    levels = _levels()
+    return _number(
+        lambda: operator.attrgetter("inner.level")(levels), lambda i: setattr(levels.inner, "level", i + 1.0)
+    )
+
+
+def _getter_in_an_attribute():
+    levels = _levels()
+    levels.read = operator.attrgetter("level")
+    return _number(lambda: levels.read(levels.inner), lambda i: setattr(levels.inner, "level", i + 1.0))
+
+
+def _getattribute():
+    levels, name = _levels(), "".join(["le", "vel"])
+    return _number(
+        lambda: object.__getattribute__(levels.inner, name), lambda i: setattr(levels.inner, "level", i + 1.0)
+    )
+
+
+def _renamed_getattr():
+    levels, name, read = _levels(), "".join(["le", "vel"]), getattr
+    return _number(lambda: read(levels.inner, name), lambda i: setattr(levels.inner, "level", i + 1.0))
+
+
+def _format():
+    levels = _levels()
+    return _number(
+        lambda: float("{.inner.level:.1f}".format(levels)),  # noqa: UP032
+        lambda i: setattr(levels.inner, "level", i + 1.0),
+    )
+
+
+def _equality():
+    one, other = SimpleNamespace(level=1), SimpleNamespace(level=2)
+    return _number(lambda: 1.0 if one == other else 2.0, lambda i: setattr(one, "level", i + 1))
+
+
+@dataclass
+class Setting:
+    kind: int = 0
+    level: float = 1.0
+
+
+def _match_by_name():
+    setting = Setting()
+
+    def program(x):
+        match setting:
+            case Setting(kind=0):
+                return x
+            case Setting(kind=number):
+                return x + number
+
+    return program, lambda i: setattr(setting, "kind", i)
+
+
+def _match_by_position():
+    setting = Setting()
+
+    def program(x):
+        match setting:
+            case Setting(0, number):
+                return x + number
+            case Setting(number):
+                return x - number
+
+    return program, lambda i: setattr(setting, "level" if i == 1 else "kind", i * 2)
+
+
+def _method_of_autograd():
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x + 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    return Scaled.apply, lambda i: setattr(Scaled, "forward", staticmethod(lambda ctx, x: x * i))
+
+
+def _code():
+    def add(x):
+        return x + 1
+
+    codes = [add.__code__, (lambda x: x + 2).__code__, (lambda x: x + 3).__code__]
+    return lambda x: add(x), lambda i: setattr(add, "__code__", codes[i])
+
+
+def _chain_of_maps():
+    below = {"level": 1.0}
+    chain = ChainMap({}, below)
+    return _number(lambda: chain["level"], lambda i: below.update(level=i + 1.0))
+
+
+def _numbers_in_memory(holder):
+    return _number(lambda: holder[0], lambda i: holder.__setitem__(0, i + 2))
+
+
+CASES = {
+    "addition": _addition,
+    "length": _length,
+    "truth that comes": _truth,
+    "iteration": _iteration,
+    "item": _item,
+    "context": _context,
+    "descriptor": _descriptor,
+    "metaclass": _metaclass,
+    "attrgetter": _getter,
+    "attrgetter made inside": _getter_inside,
+    "attrgetter in an attribute": _getter_in_an_attribute,
+    "object.__getattribute__": _getattribute,
+    "getattr by another name": _renamed_getattr,
+    "format": _format,
+    "equality of namespaces": _equality,
+    "match by name": _match_by_name,
+    "match by position": _match_by_position,
+    "forward of an autograd.Function": _method_of_autograd,
+    "code of a function": _code,
+    "ChainMap": _chain_of_maps,
+    "array": lambda: _numbers_in_memory(array("d", [1.0])),
+    "bytearray": lambda: _numbers_in_memory(bytearray([1])),
+    "memoryview": lambda: _numbers_in_memory(memoryview(bytearray([1]))),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_change_is_seen(case):
+    program, change = CASES[case]()
+    compiled, x = precast.compile(program, backend="nop"), torch.arange(3.0)
+    for i in (1, 2):
+        expected = program(x)
+        for _ in range(2):
+            assert torch.equal(compiled(x), expected)
+        change(i)
+        assert not torch.equal(program(x), expected), "the change matters"
+    assert torch.equal(compiled(x), program(x))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_compiled_twice_without_a_change(case):
+    program, _ = CASES[case]()
+    compiled = precast.compile(program, backend="nop")
+    for _ in range(3):
+        compiled(torch.arange(3.0))
+    assert len(precast.variants(compiled)) == 1
+
+
+def test_what_copying_leaves_on_a_class_is_no_change():
+    setting = Setting()
+    compiled = precast.compile(lambda x: x * setting.level, backend="nop")
+    compiled(torch.ones(2))
+    copy.copy(setting)
+    compiled(torch.ones(2))
+    assert len(precast.variants(compiled)) == 1
