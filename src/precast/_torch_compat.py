@@ -1,13 +1,17 @@
 """The few places where torch's private interfaces moved between the versions that we support (2.11 and up)."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import sympy
 import torch
 import torch.utils.checkpoint as torch_checkpoint
+from torch._decomp import decompositions as torch_decompositions
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import GuardSource, Source
 from torch._ops import OpOverloadPacket
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -63,6 +67,39 @@ def aten_operators(rules: Mapping[str, _Rule]) -> list[tuple[OpOverloadPacket, _
     """
     aten = torch.ops.aten
     return [(getattr(aten, name), rule) for name, rule in rules.items() if hasattr(aten, name)]
+
+
+def arguments_for_shape(op: object, args: Sequence[Any]) -> Sequence[Any]:
+    """The same arguments as torch's shape function for ``op`` understands them.
+
+    That for ``linalg_vector_norm`` keeps, up to 2.12, a dimension of size 1 that is counted from the end.
+    """
+    if op is not torch.ops.aten.linalg_vector_norm.default or len(args) < 3 or args[2] is None:
+        return args
+    rank = args[0].ndim
+    return (*args[:2], [dim + rank if -rank <= dim < 0 else dim for dim in args[2]], *args[3:])
+
+
+@contextmanager
+def python_kernels() -> Iterator[None]:
+    """While active, operators with a kernel in Python take that; those of an LSTM do what eager does.
+
+    Up to 2.12, its last states have a dimension more than its first; an input without elements is given to a library
+    that takes none.
+    """
+    torchs: tuple[Any, ...] = torch_decompositions.one_layer_lstm, torch_decompositions.mkldnn_one_layer_lstm
+
+    def one_layer_lstm(source: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        result, states = torchs[0](source, hidden, *args, **kwargs)
+        return result, tuple(state.reshape(first.shape) for state, first in zip(states, hidden, strict=True))
+
+    def mkldnn_one_layer_lstm(source: Any, *args: Any, **kwargs: Any) -> Any:
+        is_empty = any(isinstance(size, int) and size == 0 for size in source.shape)
+        return (one_layer_lstm if is_empty else torchs[1])(source, *args, **kwargs)
+
+    kernels: dict[str, Any] = {"one_layer_lstm": one_layer_lstm, "mkldnn_one_layer_lstm": mkldnn_one_layer_lstm}
+    with patch.multiple(torch_decompositions, **kernels), enable_python_dispatcher():
+        yield
 
 
 CHECKPOINT_GENERATOR = next(

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+import precast
 from precast.capture import capture
-from precast.errors import InputValueError
+from precast.errors import CaptureError, InputValueError
 from precast.functionalize import functionalize
 from precast.ir.interpreter import interpret
 
@@ -56,3 +57,48 @@ def test_buffers_that_share_memory():
 
     with pytest.raises(InputValueError, match="writes into whole, which shares memory with front"):
         functionalize(capture(Halves(), (torch.ones(2),)))
+
+
+def fill_expanded(x):
+    x.expand(3, 4).fill_(1)
+    return x * 2
+
+
+def write_a_row(x):
+    rows = x.expand(3, 4)
+    rows[:1].tanh_()
+    return rows + 1
+
+
+def write_windows(x):
+    windows = x.flatten().unfold(0, 2, 1)
+    windows[0].mul_(2)
+    return windows + 1
+
+
+def write_nothing(x):
+    x.expand(3, 4)[3:].mul_(2)
+    return x + 1
+
+
+@pytest.mark.parametrize("is_computed", [True, False])
+@pytest.mark.parametrize("write", [fill_expanded, write_a_row, write_windows, write_nothing])
+def test_writes_of_elements_that_are_one_place_are_not_captured(write, is_computed):
+    def program(x):
+        return write(x * 2 if is_computed else x)
+
+    with pytest.raises(CaptureError, match="several elements of which are one place in memory") as failure:
+        precast.compile(program, fullgraph=True)(torch.ones(1, 4))
+    assert "_(" in failure.value.at
+    mine, eagers = torch.arange(4.0)[None], torch.arange(4.0)[None]
+    with pytest.warns(precast.GraphBreakWarning):
+        torch.testing.assert_close(precast.compile(program)(mine), program(eagers))
+    torch.testing.assert_close(mine, eagers)
+
+
+def test_an_expanded_input_is_not_written():
+    def program(x):
+        return x.zero_() + 1
+
+    with pytest.raises(CaptureError, match="one place in memory"):
+        precast.compile(program, fullgraph=True)(torch.ones(1, 4).expand(3, 4))

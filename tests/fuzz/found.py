@@ -2,6 +2,12 @@
 
 from tests.fuzz.programs import Code, Leaf, Name, Program, Step
 
+LSTM = (
+    Name("x0"), [Name("x1"), Name("x2")], [Name("self.w0"), Name("self.w1"), Name("self.w2"), Name("self.w3")], True, 1,
+    0.0, False, False, False,
+)  # fmt: skip
+"""Operands of a layer of one direction."""
+
 FOUND: dict[str, Program] = {
     # An epilogue of a cropped result was written as if it were whole.
     "cropped_depthwise_convolution": Program(
@@ -185,5 +191,100 @@ FOUND: dict[str, Program] = {
         ),
         ("v2",),
         other_size=7,
+    ),
+    # Torch's rule refuses it, and so does eager where it has few rows.
+    "transposed_convolution_of_few_rows_to_nothing": Program(
+        (Leaf("x0", "input", (3, 2, 2), grows=True), Leaf("w0", "parameter", (2, 1, 1))),
+        (Step(("v0",), "F.conv_transpose1d", (Name("x0"), Name("self.w0"), None), (("padding", 1),)),),
+        ("v0",),
+        other_size=4,
+    ),
+    "transposed_convolution_of_many_rows_to_nothing": Program(
+        (Leaf("x0", "input", (48, 2, 2), grows=True), Leaf("w0", "parameter", (2, 1, 1))),
+        (Step(("v0",), "F.conv_transpose1d", (Name("x0"), Name("self.w0"), None), (("padding", 1),)),),
+        ("v0",),
+        other_size=64,
+    ),
+    # Eager refuses as much of more than nothing, and only in float64.
+    "transposed_convolution_of_nothing_to_nothing": Program(
+        (
+            Leaf("x0", "input", (0, 3, 1, 1), dtype="float64"),
+            Leaf("w0", "parameter", (3, 4, 2, 2), dtype="float64"),
+        ),
+        (Step(("v0",), "F.conv_transpose2d", (Name("x0"), Name("self.w0"), None), (("stride", 2), ("padding", 1))),),
+        ("v0",),
+    ),
+    "gradients_of_means_of_nothing": Program(
+        (Leaf("x0", "input", (3, 0)), Leaf("x1", "input", (3, 0)), Leaf("w0", "parameter", ())),
+        (
+            Step(("v0",), "F.mse_loss", (Name("x0"), Name("x1"))),
+            Step(("v1",), "F.huber_loss", (Name("x0"), Name("x1"))),
+            Step(("v2",), "F.smooth_l1_loss", (Name("x0"), Name("x1"))),
+            Step(("v3",), "*", (Name("v0"), Name("self.w0"))),
+        ),
+        ("v1", "v2", "v3"),
+    ),
+    # Sizes of 1 do not say in which order dimensions lie.
+    "rows_of_a_channels_last_image_of_one_channel": Program(
+        (
+            Leaf("x0", "input", (1, 1, 7, 4), layout="channels_last"),
+            Leaf("c0", "constant", (3,), dtype="int64", high=7),
+        ),
+        (Step(("v0",), "[]", (Name("x0"), slice(None), slice(None), Name("self.c0"))),),
+        ("v0",),
+    ),
+    "transposed_convolution_of_a_single_step": Program(
+        (
+            Leaf("x0", "input", (2, 8, 8, 1), layout="transposed", grows=True),
+            Leaf("w0", "parameter", (8, 4, 3)),
+        ),
+        (
+            Step(("v0",), ".flatten", (Name("x0"), 0, 1)),
+            Step(("v1",), "F.conv_transpose1d", (Name("v0"), Name("self.w0"), None), (("groups", 8),)),
+        ),
+        ("v1",),
+        other_size=7,
+    ),
+    # Torch 2.12 and earlier trace both with other sizes.
+    "norm_over_a_last_dimension_of_size_1": Program(
+        (Leaf("x0", "input", (3, 7, 1)),),
+        (Step(("v0",), "torch.linalg.vector_norm", (Name("x0"), 2, -1, False)),),
+        ("v0",),
+    ),
+    "last_states_of_a_layer_over_a_size_that_changes": Program(
+        (
+            Leaf("x0", "input", (3, 2, 5), grows=True),
+            Leaf("x1", "input", (1, 2, 4)),
+            Leaf("x2", "input", (1, 2, 4)),
+            Leaf("w0", "parameter", (16, 5)),
+            Leaf("w1", "parameter", (16, 4)),
+            Leaf("w2", "parameter", (16,)),
+            Leaf("w3", "parameter", (16,)),
+        ),
+        (Step(("v0", "v1", "v2"), "torch.lstm", LSTM),),
+        ("v0", "v1", "v2"),
+        other_size=4,
+    ),
+    "layer_over_steps_without_features": Program(
+        (
+            Leaf("x0", "input", (3, 2, 0), dtype="int64", grows=True),
+            Leaf("x1", "input", (1, 2, 4)),
+            Leaf("x2", "input", (1, 2, 4)),
+            Leaf("w0", "parameter", (16, 0)),
+            Leaf("w1", "parameter", (16, 4)),
+            Leaf("w2", "parameter", (16,)),
+            Leaf("w3", "parameter", (16,)),
+        ),
+        (
+            Step(("x0",), ".to", (Name("x0"), Code("torch.float32"))),
+            Step(("v0", "v1", "v2"), "torch.lstm", LSTM),
+        ),
+        ("v0", "v1", "v2"),
+        other_size=4,
+    ),
+    "attention_over_vectors_without_elements": Program(
+        (Leaf("x0", "input", (2, 4, 3, 0)),),
+        (Step(("v0",), "F.scaled_dot_product_attention", (Name("x0"), Name("x0"), Name("x0"))),),
+        ("v0",),
     ),
 }

@@ -37,10 +37,19 @@ def observe_inference(call: Callable[..., Any], module: torch.nn.Module, inputs:
         return _observed(call, module, inputs, lambda outputs: [])
 
 
-def observe_recorded(call: Callable[..., Any], module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Observation:
+def observe_recorded(
+    call: Callable[..., Any], module: torch.nn.Module, inputs: Sequence[torch.Tensor], *, given: str = "data"
+) -> Observation:
     """A call of which autograd takes note, though nobody asks for gradients."""
     with torch.enable_grad():
-        return _observed(call, module, inputs, lambda outputs: [])
+        return _observed(call, module, as_given(inputs, given)[1], lambda outputs: [])
+
+
+def as_given(inputs: Sequence[torch.Tensor], given: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Copies of inputs that want gradients, and what is passed of them."""
+    leaves = [each.detach().clone() for each in inputs]
+    wanting = [each.requires_grad_() for each in leaves if each.is_floating_point() and given != "data"]
+    return wanting, [each.clone() if given == "results" else each for each in leaves]
 
 
 def observe_training(
@@ -53,9 +62,7 @@ def observe_training(
     with torch.enable_grad():
         for _ in range(steps):
             # A forward may have changed them.
-            leaves = [each.detach().clone() for each in inputs]
-            wanting = [each.requires_grad_() for each in leaves if each.is_floating_point() and given != "data"]
-            passed = [each.clone() if given == "results" else each for each in leaves]
+            wanting, passed = as_given(inputs, given)
             wanting += module.parameters()
 
             def differentiate(outputs: Sequence[torch.Tensor], wanting: Any = wanting) -> list[torch.Tensor | None]:
@@ -113,10 +120,10 @@ def layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill a stretch of memory, in whatever order."""
+    """Whether the elements fill a stretch of memory, in whatever order; those of expanded dimensions are one."""
     length = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
+        if size > 1 and stride:
             if stride != length:
                 return False
             length *= size

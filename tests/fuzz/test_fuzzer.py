@@ -180,8 +180,8 @@ def test_what_eager_itself_leaves_undefined_is_not_tried(tmp_path):
         (Step(("v0",), "F.max_pool2d", (Name("x0"), 2, 2, 1, 2)),),
         ("v0",),
     )
-    assert not is_defined(padded, 0)
-    assert is_defined(replace(padded, leaves=(Leaf("x0", "input", (1, 1, 2, 2)),)), 0)
+    assert not is_defined(padded, 0, "data")
+    assert is_defined(replace(padded, leaves=(Leaf("x0", "input", (1, 1, 2, 2)),)), 0, "data")
     assert not list(run_cases([Case(0, padded, ("training",))], tmp_path, stages=("loops",)))
 
 
@@ -191,7 +191,15 @@ def test_gradients_of_batch_norms_that_eager_mixes_up_are_not_asked_for():
     norm = Step(("v0",), "F.batch_norm", operands)
     for height, expected in ((1, False), (2, True)):
         image = Leaf("x0", "input", (1, 2, height, 3), layout="channels_last")
-        assert is_defined(Program((image, *statistics), (norm,), ("v0",)), 0) is expected
+        assert is_defined(Program((image, *statistics), (norm,), ("v0",)), 0, "data") is expected
+
+
+@pytest.mark.parametrize(("given", "expected"), [("data", False), ("leaves", True), ("results", True)])
+def test_gradients_of_group_norms_that_eager_writes_nowhere_are_not_asked_for(given, expected):
+    image = Leaf("x0", "input", (1, 2, 2, 3), layout="channels_last")
+    norm = Step(("v0",), "F.group_norm", (Name("x0"), 1, Name("self.w0"), Name("self.w1")))
+    weights = (Leaf("w0", "parameter", (2,)), Leaf("w1", "parameter", (2,)))
+    assert is_defined(Program((image, *weights), (norm,), ("v0",)), 0, given) is expected
 
 
 def test_batches_end_where_enough_programs_were_tried():

@@ -43,6 +43,11 @@ class Case:
     program: Program
     modes: tuple[str, ...]
 
+    @property
+    def given(self) -> str:
+        """What inputs are to autograd while it is trained."""
+        return ("leaves", "results", "data")[self.seed % 3]
+
 
 @dataclass(frozen=True)
 class Report:
@@ -67,8 +72,7 @@ class Trial:
 
     def __init__(self, case: Case, mode: str, compile_module: Callable[..., Any]):
         self.case, self.mode = case, mode
-        given = ("leaves", "results", "data")[case.seed % 3]
-        self.observe = partial(observe_training, given=given) if mode == "training" else observe_inference
+        self.observe = partial(observe_training, given=case.given) if mode == "training" else observe_inference
         self.module, _ = case.program.made(case.seed)
         sizes = [case.program, *([case.program.grown()] if case.program.other_size is not None else [])]
         self.wanted: list[tuple[Program, Expected]] = []
@@ -117,7 +121,7 @@ def run_cases(
     warnings.simplefilter("ignore")
     shared = shared or folder
     batch = Batch(store or Store(shared / "batches", limit=CACHE), tuple(flags))
-    cases = [case if is_defined(case.program, case.seed) else replace(case, modes=()) for case in cases]
+    cases = [case if is_defined(case.program, case.seed, case.given) else replace(case, modes=()) for case in cases]
     trials: dict[tuple[int, str], Trial] = {}
     for number, case in enumerate(cases):
         for mode in case.modes:

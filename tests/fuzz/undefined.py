@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.fuzz.judge import run
-from tests.fuzz.observe import observe_inference
+from tests.fuzz.observe import observe_inference, observe_recorded
 from tests.fuzz.programs import Program
 
-_SUSPECTS = ("F.max_pool", "F.batch_norm", "F.instance_norm", "torch.lstm", ".topk")
+_SUSPECTS = ("F.max_pool", "F.batch_norm", "F.instance_norm", "F.group_norm", "torch.lstm", ".topk")
 _NORMS = ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
 
 
@@ -31,6 +32,8 @@ class _Watch(TorchDispatchMode):
         name = func._schema.name.removeprefix("aten::")
         if name in _NORMS:
             self.is_defined &= not _is_ambiguous(args[0])
+        if name == "native_group_norm":
+            self.is_defined &= not _is_without_gradient(*args[:2])
         if name == "mkldnn_rnn_layer":
             self.is_defined &= _do_weights_fit(args)
         if name == "topk":
@@ -45,11 +48,20 @@ class _Watch(TorchDispatchMode):
         return result
 
 
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tensor.ndim in formats and tensor.is_contiguous(memory_format=formats[tensor.ndim])
+
+
 def _is_ambiguous(tensor: torch.Tensor) -> bool:
     """Whether a tensor is channels last only because of sizes of 1: gradients of batch norms mix up their elements."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    is_last = tensor.ndim in formats and tensor.is_contiguous(memory_format=formats[tensor.ndim])
-    return is_last and not tensor.is_contiguous() and 1 in tensor.shape[1:]
+    return _is_channels_last(tensor) and not tensor.is_contiguous() and 1 in tensor.shape[1:]
+
+
+def _is_without_gradient(source: torch.Tensor, weight: torch.Tensor | None) -> bool:
+    """Whether the weights of a group norm alone want gradients: channels last, eager writes those of the input, too."""
+    wants = torch.is_grad_enabled() and weight is not None and weight.requires_grad
+    return wants and not source.requires_grad and _is_channels_last(source)
 
 
 def _do_weights_fit(args: Sequence[Any]) -> bool:
@@ -73,12 +85,14 @@ def _has_ties(source: torch.Tensor, count: int, dim: int = -1, largest: bool = T
     return bool((chosen.diff(dim=dim) == 0).any())
 
 
-def is_defined(program: Program, seed: int) -> bool:
-    """Whether eager may be asked."""
+def is_defined(program: Program, seed: int, given: str) -> bool:
+    """Whether eager may be asked; `given` says what inputs are to autograd."""
     if not any(step.function.startswith(_SUSPECTS) for step in program.steps):
         return True
+    sizes = [program, *([program.grown()] if program.other_size is not None else [])]
     with _Watch() as watch:
-        run(program, seed, observe_inference)
-        if watch.is_defined and program.other_size is not None:
-            run(program.grown(), seed, observe_inference)
+        for each in sizes:
+            for observe in (observe_inference, partial(observe_recorded, given=given)):
+                if watch.is_defined:
+                    run(each, seed, observe)
     return watch.is_defined

@@ -49,6 +49,16 @@ def test_fake_tensors_lie_as_eagers(name, is_static):
     assert strides(found) == strides(call(operand))
 
 
+@pytest.mark.parametrize("steps", [(20, 1, 5, 1), (1, 1, 1, 4), (20, 20, 1, 4)])
+def test_an_indexed_fake_tensor_lies_as_eagers(steps):
+    operand, places = torch.empty_strided((1, 1, 4, 5), steps).zero_(), torch.tensor([2, 0])
+    mode = make_fake_mode(ShapeEnv())
+    fake = mode.from_tensor(operand, static_shapes=True)
+    with mode:
+        found = fake[:, :, mode.from_tensor(places, static_shapes=True)]
+    assert strides(found) == strides(operand[:, :, places])
+
+
 @pytest.mark.parametrize("is_trained", [True, False])
 @pytest.mark.parametrize("call", [F.logsigmoid, lambda x: F.batch_norm(x, None, None, training=True)])
 def test_what_is_decomposed_lies_as_the_whole(call, is_trained):

@@ -94,3 +94,12 @@ def test_padding_and_convolution_leave_the_batch_free():
         torch.rot90(made, 1, [2, 3])
     assert fakes.specialized() == {}
     assert fakes.sizes().guards == ()
+
+
+def test_strides_of_sizes_of_one_are_those_of_the_tensor():
+    fakes, made = dynamic_fake(torch.empty_strided((5, 8, 1), (8, 1, 8)))
+    assert made.stride() == (8, 1, 8)
+    fakes = FakeInputs()
+    fakes.declare("width", example=8, seen_at="x.shape[1]")
+    made = fakes.fake(torch.empty_strided((5, 8, 1), (8, 1, 8)), [None, DynamicSize("width"), None])
+    assert str(made.stride(0)) == str(made.stride(2)) == str(made.shape[1])

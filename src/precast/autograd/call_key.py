@@ -116,9 +116,14 @@ def _special_sizes(tensor: torch.Tensor) -> tuple[int | None, ...]:
 
 
 def _memory_order(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    """``None`` for contiguous tensors; the order of dimensions for dense ones; the strides themselves for others."""
+    """``None`` for contiguous tensors; the order of dimensions for dense ones; the strides themselves for others.
+
+    What lies row by row only because sizes of 1 do not count is of the other order: eager asks for it, too.
+    """
     if tensor.is_contiguous():
-        return None
+        inner_to_outer = range(tensor.dim() - 1, -1, -1)
+        if 1 not in tensor.shape or sorted(inner_to_outer, key=tensor.stride) == [*inner_to_outer]:
+            return None
     order = sorted(range(tensor.dim()), key=tensor.stride)
     dense = 1
     for dim in order:

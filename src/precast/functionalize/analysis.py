@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from precast.errors import CaptureError
 from precast.functionalize.functional_run import from_functional, functional_mode, to_functional
+from precast.functionalize.shared_memory import WritesOfSharedElements
 from precast.ir.boundary import BoundaryFacts, InputFacts, OutputFacts, Relation, ViewReplay
 from precast.ops.facts import is_random
 from precast.tracing.boundary_outputs import boundary_outputs
@@ -30,7 +31,7 @@ def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode)
     shape_env = mode.shape_env
     assert shape_env is not None, "our fake modes have a shape environment"
     # The run leaves no graph behind, so symbols for unknown values that it makes are nobody's.
-    with mode, dispatch_for(inputs), shape_env.ignore_fresh_unbacked_symbols(), _RandomnessProbe() as probe:
+    with mode, dispatch_for(inputs), shape_env.ignore_fresh_unbacked_symbols(), _Probe() as probe:
         copies = fresh_copies(inputs)
         with functional_mode(discover_tokens=True) as functional:
             wrapped = [to_functional(value) for value in copies]
@@ -44,20 +45,24 @@ def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode)
     return replace(facts, values=tuple(values))
 
 
-class _RandomnessProbe(TorchDispatchMode):
-    """Notes whether any op drew random numbers, branches of control flow included."""
+class _Probe(TorchDispatchMode):
+    """Notes whether any op drew random numbers, branches of control flow included; refuses writes no graph shows."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found = False
+        self.writes = WritesOfSharedElements()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         branches = [argument for argument in args if isinstance(argument, fx.GraphModule)]
         inside = (node.target for branch in branches for node in branch.graph.nodes if node.op == "call_function")
         self.found = self.found or is_random(func) or any(map(is_random, inside))
-        return func(*args, **(kwargs or {}))
+        self.writes.check(func, args, kwargs or {})
+        result = func(*args, **(kwargs or {}))
+        self.writes.note(func, args, kwargs or {}, result)
+        return result
 
 
 def _grad_fn(value: Any) -> Any:

@@ -29,6 +29,8 @@ ELEMENTS = 2**18
 VERDICTS = 20_000
 
 _NOT_ASKED = frozenset({Fact.VIEW, Fact.EFFECTFUL, Fact.CREATION, Fact.WORKSPACE})
+# They find nothing in their operands; where one has no elements, they check fewer sizes than of others.
+_TAKES_NOTHING = frozenset({"aten::convolution"})
 # They follow the numbers in their operands without a look at them.
 _TRUSTING = frozenset({"aten::linalg_lu_solve", "aten::linalg_ldl_solve"})
 # Operands that say where others are read or written, and those that say whether.
@@ -167,16 +169,18 @@ def _can_be_asked(call: _Call) -> bool:
         return False
     if not _is_gradient(call.op):
         return True
-    if _finds_nothing(operands):
+    if _finds_nothing(call):
         return False
     is_usual = len({operand.dtype for operand in operands if not _tells_places(operand)} - _USUAL) == 0
     is_mixed = len({operand.dtype for operand in operands if operand.dtype.is_floating_point}) > 1
     return is_mixed or not is_usual
 
 
-def _finds_nothing(operands: Sequence[_Operand]) -> bool:
+def _finds_nothing(call: _Call) -> bool:
     """Kernels that find elements of one tensor in another do not all look whether there are any."""
-    return len(operands) > 1 and any(0 in operand.shape for operand in operands)
+    operands = call.operands()
+    has_empty = len(operands) > 1 and any(0 in operand.shape for operand in operands)
+    return has_empty and op_name(call.op) not in _TAKES_NOTHING
 
 
 def _tells_places(operand: _Operand) -> bool:
@@ -217,7 +221,7 @@ def _with_sizes_to_try(call: _Call) -> Iterator[_Call]:
     """
     operands = call.operands()
     limit = SMALL if all(len(operand.shape) <= 5 for operand in operands) else SMALL_OF_MANY_DIMS
-    least = limit if _finds_nothing(operands) else 0
+    least = limit if _finds_nothing(call) else 0
     small = _Call(call.op, tuple((name, _resized(value, least, limit)) for name, value in call.arguments))
     if not _is_gradient(call.op):
         yield small

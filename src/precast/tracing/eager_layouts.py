@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from precast.ops.cost import size_hint
@@ -58,6 +58,8 @@ def as_eager_lies(func: Any, args: Sequence[Any], result: Any, mode: FakeTensorM
         return _laid_out(result, _suggested_strides(args[0]), mode)
     if func in _SORTS and _is_known(args[0]) and _is_dense(args[0]):
         return tuple(_laid_out(each, lambda _: args[0].stride(), mode) for each in result)
+    if func is _aten.index.Tensor and _is_known(args[0]) and _is_known(result) and result.numel():
+        return _laid_out(result, lambda _: _indexed_strides(args[0], args[1], result), mode)
     if func in _VIEWS and args[0].ndim and 1 in (sizes := list(map(size_hint, result.shape))) and 0 not in sizes:
         return _viewed(args[0], result, mode)
     return result
@@ -107,6 +109,20 @@ def _norm_strides(source: torch.Tensor) -> Callable[[torch.Tensor], Strides]:
         return torch.empty_like(result, memory_format=wanted).stride()
 
     return strides
+
+
+def _indexed_strides(source: torch.Tensor, indices: Sequence[torch.Tensor | None], result: torch.Tensor) -> Strides:
+    """In the order of the dimensions that are not indexed; of size 1, those before the indexed ones do not count."""
+    indexed = [dim for dim, index in enumerate(indices) if index is not None]
+    if any(index is not None and index.dtype in (torch.bool, torch.uint8, torch.int8) for index in indices):
+        return result.stride()
+    kept = [dim for dim in range(source.ndim) if dim not in indexed]
+    is_one_run = indexed[-1] - indexed[0] + 1 == len(indexed)
+    before = [dim for dim in kept if is_one_run and dim < indexed[0]]
+    strides = [0 if source.shape[dim] == 1 else source.stride(dim) for dim in before]
+    strides += [0] * (result.ndim - len(kept)) + [source.stride(dim) for dim in kept if dim not in before]
+    found: Strides = compute_elementwise_output_strides(source.as_strided(result.shape, strides))
+    return found
 
 
 def _is_known(tensor: torch.Tensor) -> bool:

@@ -1,17 +1,26 @@
-"""Operators on tensors without elements that eager takes and torch's rules for fake tensors do not.
+"""Operators on tensors without elements that eager takes and torch's rules and decompositions do not.
 
 Before: the gradients of ``group_norm`` of ``f32[2, 4, 0]`` divide by zero while they are traced.
 After:  they are tensors of the sizes that eager gives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from precast.ops.cost import size_hint
+
 _aten = torch.ops.aten
+_Backend = torch._C._ConvBackend  # type: ignore[attr-defined]
+_REFUSING = (_Backend.SlowTranspose2d, _Backend.SlowTranspose3d)
+_GRADIENTS_OF_MEANS = {
+    _aten.mse_loss_backward.default, _aten.smooth_l1_loss_backward.default, _aten.huber_loss_backward.default,
+}  # fmt: skip
 
 
 def empty_answer(func: Any, args: Sequence[Any], mode: FakeTensorMode) -> Any:
@@ -19,13 +28,44 @@ def empty_answer(func: Any, args: Sequence[Any], mode: FakeTensorMode) -> Any:
     if func is _aten.native_group_norm_backward.default and any(size == 0 for size in args[5:8]):
         with mode:
             return _group_norm_gradients(args[1], args[6], args[9])
-    if func is _aten.convolution.default and args[6] and not args[0]._has_symbolic_sizes_strides:
-        sizes = _transposed_sizes(*args)
-        # Of pixels that are not there, eager makes nothing: it refuses them.
-        if min(sizes[2:]) == 0 < min(args[0].shape[2:]) and args[0].shape[1] == args[1].shape[0]:
-            with mode:
-                return args[0].new_empty(sizes)
+    if func in _GRADIENTS_OF_MEANS and any(size == 0 for size in map(size_hint, args[1].shape)):
+        with mode:
+            return torch.empty_like(args[1])
+    if func is _aten.convolution.default and args[6]:
+        return _transposed_to_nothing(args, mode)
     return None
+
+
+def _transposed_to_nothing(args: Sequence[Any], mode: FakeTensorMode) -> Tensor | None:
+    """What a transposed convolution gives that is all padding; some of the libraries that eager has refuse it."""
+    source, weight = args[:2]
+    sizes = _transposed_sizes(*args)
+    # Of pixels that are not there, eager makes nothing: it refuses them.
+    if min(map(size_hint, sizes[2:])) != 0 or min(map(size_hint, source.shape[2:])) == 0:
+        return None
+    assert mode.shape_env is not None, "our fake modes have a shape environment"
+    with mode, mode.shape_env.suppress_guards():
+        backend = torch._C._select_conv_backend(*args, None)
+        if backend in _REFUSING or source.shape[1] != weight.shape[0]:
+            return None
+        made: Tensor = source.new_empty([0 if size_hint(size) == 0 else size for size in sizes])
+        return made
+
+
+def whole_where_empty(rules: Mapping[OpOverload, Callable[..., Any]]) -> dict[OpOverload, Callable[..., Any]]:
+    """Decompositions that leave an operator whole where they would divide by a number of elements that is 0."""
+
+    def guarded(rule: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(rule)
+        def taken_apart(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return rule(*args, **kwargs)
+            except ZeroDivisionError:
+                return NotImplemented
+
+        return taken_apart
+
+    return {op: guarded(rule) for op, rule in rules.items()}
 
 
 def _group_norm_gradients(source: Tensor, channels: int, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:

@@ -112,19 +112,25 @@ def _usable_hint(example: int, size_range: SizeRange, taken: set[int]) -> int:
 
 
 def _strides_like(tensor: torch.Tensor, sizes: Sequence[int | torch.SymInt]) -> list[int | torch.SymInt]:
-    """Strides for the symbolic sizes that keep the tensor's memory order; gaps and overlaps stay as numbers."""
+    """Strides for the symbolic sizes that keep the tensor's memory order; gaps and overlaps stay as numbers.
+
+    A stride of a size of 1 that is the length of another stretch of the example is that stretch's length.
+    """
     strides: list[int | torch.SymInt] = list(tensor.stride())
     inner_to_outer = list(reversed(range(tensor.dim())))
     if not tensor.is_contiguous():
         inner_to_outer.sort(key=tensor.stride)
     dense: int | torch.SymInt = 1
     dense_example = 1
+    ones = [dim for dim, size in enumerate(sizes) if isinstance(size, int) and size == 1]
+    lengths: dict[int, int | torch.SymInt] = {1: 1}
     for dim in inner_to_outer:
         if tensor.is_contiguous() or tensor.stride(dim) == dense_example:
             strides[dim] = dense
-        if tensor.stride(dim) != 0:
+        if tensor.stride(dim) != 0 and dim not in ones:
             dense, dense_example = strides[dim] * sizes[dim], tensor.stride(dim) * tensor.shape[dim]
-    return strides
+            lengths.setdefault(dense_example, dense)
+    return [lengths.get(tensor.stride(dim), stride) if dim in ones else stride for dim, stride in enumerate(strides)]
 
 
 class _LocatingShapeEnv(ShapeEnv):

@@ -12,11 +12,11 @@ from unittest.mock import patch
 
 import torch
 from torch._decomp import decomposition_table
-from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
+from precast._torch_compat import arguments_for_shape, python_kernels
 from precast.errors import CaptureError
 from precast.tracing.certain_answers import CertainAnswers
 from precast.tracing.eager_layouts import as_eager_lies
@@ -78,7 +78,7 @@ def _dispatch(
             why="torch cannot record gradients of fake tensors in the CSR, CSC, BSR and BSC layouts",
             fix="Compress under no_grad, or use to_sparse().",
         )
-    result = original(func, types, args, kwargs)
+    result = original(func, types, arguments_for_shape(func, args), kwargs)
     if result is NotImplemented:
         # A subclass among the arguments comes first.
         return result
@@ -88,10 +88,7 @@ def _dispatch(
 
 def dispatch_for(inputs: Sequence[Any]) -> AbstractContextManager[None]:
     """For symbolic sizes, operators with a Python kernel take that: their C++ kernels want numbers."""
-    dispatch: AbstractContextManager[None] = (
-        enable_python_dispatcher() if _has_symbolic_sizes(inputs) else nullcontext()
-    )
-    return dispatch
+    return python_kernels() if _has_symbolic_sizes(inputs) else nullcontext()
 
 
 def _has_symbolic_sizes(args: Any) -> bool:

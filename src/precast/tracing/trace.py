@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from precast.ir.node_meta import set_value, value_of
 from precast.ir.signature import ArgumentSpec, ConstantArgument, SymIntArgument, TensorArgument
 from precast.tracing.eager_types import checking_decompositions
+from precast.tracing.empty_operands import whole_where_empty
 from precast.tracing.fake_mode import dispatch_for
 from precast.tracing.flat_function import FlatFunction as FlatFunction
 from precast.tracing.provenance import link_backward_nodes, recorded_provenance
@@ -42,7 +43,7 @@ def trace(
     with mode, dispatch_for(inputs), recorded_provenance(dict(module_names or {})):
         module = make_fx(
             flat,
-            decomposition_table=checking_decompositions(decompositions or {}),
+            decomposition_table=checking_decompositions(whole_where_empty(decompositions or {})),
             pre_dispatch=pre_dispatch,
             _allow_non_fake_inputs=True,
             # A guard on data that only running gives is reported by ShapeEnv with the user's line.

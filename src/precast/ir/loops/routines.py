@@ -88,7 +88,8 @@ def _sort(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
 def _scores(query: torch.Tensor, key: torch.Tensor, mask: Tensors, numbers: Sequence[int]) -> torch.Tensor:
     """What attention takes the softmax of."""
     is_causal, _, scale_bits = numbers
-    scale = query.shape[-1] ** -0.5 if scale_bits < 0 else _float_of(scale_bits)
+    # Of vectors without elements there is nothing to scale.
+    scale = max(query.shape[-1], 1) ** -0.5 if scale_bits < 0 else _float_of(scale_bits)
     scores = query.float() @ key.float().transpose(-1, -2) * scale
     for each in mask:
         scores = scores + each.float()
