@@ -1,5 +1,6 @@
 """Clocks, chance outside of torch, files, the environment: read as in eager, and never constants of a graph."""
 
+import itertools
 import os
 import random
 import time
@@ -14,6 +15,7 @@ import torch
 import precast
 from precast.autograd import aot_function
 from precast.compilers import nop
+from precast.errors import CaptureError
 
 X = torch.ones(3)
 
@@ -126,3 +128,51 @@ def test_a_clock_imported_by_an_outer_function_is_read_at_every_call():
     with pytest.warns(UserWarning, match="perf_counter"):
         first = compiled(x)
     assert compiled(x) > first
+
+
+def _numbers():
+    yield from range(1, 100)
+
+
+class Counted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.numbers, self.scale = itertools.count(1), 2
+
+    def forward(self, x):
+        return x * next(self.numbers) * self.scale
+
+
+def _with_variable(made, use):
+    return lambda x: x * use(made)
+
+
+SPENT_BY_USE = {
+    "count": lambda: _with_variable(itertools.count(1), next),
+    "cycle": lambda: _with_variable(itertools.cycle([1.0, 2.0, 3.0]), next),
+    "generator": lambda: _with_variable(_numbers(), next),
+    "iterator in a list": lambda: _with_variable([iter(range(1, 9))], lambda made: next(made[0])),
+    "random.Random": lambda: _with_variable(random.Random(3), lambda made: made.random()),
+    "numpy Generator": lambda: _with_variable(np.random.default_rng(3), lambda made: float(made.random())),
+    "numpy RandomState": lambda: _with_variable(np.random.RandomState(3), lambda made: float(made.rand())),
+    "attribute of a module": Counted,
+}
+
+
+@pytest.mark.parametrize("name", SPENT_BY_USE)
+def test_what_every_use_changes_is_used_as_in_eager(name):
+    program, same = SPENT_BY_USE[name](), SPENT_BY_USE[name]()
+    compiled, x = precast.compile(program, backend="nop"), torch.ones(2)
+    with pytest.warns(precast.GraphBreakWarning, match="which every use changes"):
+        assert torch.equal(compiled(x), same(x))
+    for _ in range(3):
+        assert torch.equal(compiled(x), same(x))
+    with pytest.raises(CaptureError, match="which every use changes"):
+        precast.compile(program, backend="nop", fullgraph=True)(x)
+
+
+def test_an_iterator_that_is_not_used_is_no_hindrance():
+    module = Counted()
+    compiled = precast.compile(lambda x: x * module.scale, backend="nop", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    assert next(module.numbers) == 1

@@ -182,7 +182,46 @@ def _numbers_in_memory(holder):
     return _number(lambda: holder[0], lambda i: holder.__setitem__(0, i + 2))
 
 
+def _switch(read, *changes):
+    return _number(lambda: float(hash(read())), lambda i: changes[i - 1]())
+
+
+def _determinism():
+    return _switch(
+        torch.are_deterministic_algorithms_enabled,
+        lambda: torch.use_deterministic_algorithms(mode=True),
+        lambda: torch.use_deterministic_algorithms(mode=False),
+    )
+
+
+def _threads():
+    count = torch.get_num_threads()
+    return _switch(
+        torch.get_num_threads, lambda: torch.set_num_threads(count + 1), lambda: torch.set_num_threads(count)
+    )
+
+
+def _precision():
+    return _switch(
+        lambda: torch.get_float32_matmul_precision() == "high",
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: torch.set_float32_matmul_precision("highest"),
+    )
+
+
+def _setting_of_a_backend():
+    return _switch(
+        lambda: torch.backends.cudnn.benchmark,
+        lambda: setattr(torch.backends.cudnn, "benchmark", True),
+        lambda: setattr(torch.backends.cudnn, "benchmark", False),
+    )
+
+
 CASES = {
+    "deterministic algorithms": _determinism,
+    "number of threads": _threads,
+    "precision of products": _precision,
+    "setting of a backend": _setting_of_a_backend,
     "addition": _addition,
     "length": _length,
     "truth that comes": _truth,

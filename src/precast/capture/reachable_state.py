@@ -23,6 +23,7 @@ import torch
 
 from precast.capture.module_state import module_names, root_modules
 from precast.capture.reads import Reads, is_unnamed_method, variables_read
+from precast.capture.torch_switches import switches_read
 from precast.options import environment_variables
 from precast.tracing.exchanged_attributes import ExchangedAttribute, users_attributes
 from precast.tracing.graph_breaks import ALL_HOOKS, FORWARD_HOOKS, global_hooks
@@ -160,6 +161,8 @@ def reachable_state(function: Callable[..., Any] | None, reads: Reads) -> Reacha
     walk.global_hooks()
     if reads.names is None or _READS_ENVIRONMENT in reads.functions:
         walk.found.watched.append(Watched("the environment", environment_variables))
+    if not reads.state_only:
+        walk.found.watched += [Watched(name, read) for name, read in switches_read(reads)]
     return walk.finish()
 
 

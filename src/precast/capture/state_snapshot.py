@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from precast.capture.reachable_state import Place, ReachableState, Sized, join_path, reachable_state
 from precast.capture.reads import Reads, Variable, variables_read
+from precast.capture.spent_by_use import SpentByUse
 from precast.ir.opened_objects import opened
 from precast.tracing.captured_tensors import is_real_tensor
 from precast.tracing.exchanged_attributes import users_attributes
@@ -86,6 +87,7 @@ class StateSnapshot:
     def __init__(self, function: Callable[..., Any], executed: ExecutedCode | None) -> None:
         self._holders: dict[int, _Held] = {}
         self._places: dict[tuple[int, Any], tuple[Place, Any]] = {}
+        self._spent_by_use = SpentByUse()
         self._add(reachable_state(function, Reads.of_all_state(())), is_global=False)
         self._namespaces: set[tuple[int, str]] = set()
         if executed is not None and executed.is_complete:
@@ -98,6 +100,7 @@ class StateSnapshot:
         name = str(executed.variables.get("__name__", ""))
         if not is_trusted(name) and not is_machinery(name):
             self._add_variables(tuple(variables_read(executed.code, executed.variables, name)))
+            self._spent_by_use.check(executed.code)
 
     def _add_variables(self, variables: tuple[Variable, ...]) -> None:
         new = tuple(each for each in variables if (id(each[0]), each[2]) not in self._namespaces)
@@ -110,6 +113,7 @@ class StateSnapshot:
         for sized in (*state.sized, *sets):
             if id(sized.holder) not in self._holders:
                 self._holders[id(sized.holder)] = _Held.of(sized, is_global=is_global)
+        self._spent_by_use.add(state.places, state.values)
         for place, value in zip(state.places, state.values, strict=True):
             if place.is_attribute or place.is_variable:
                 self._places.setdefault((id(place.holder), place.key), (place, value))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from operator import attrgetter
-from types import CodeType, FrameType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -84,6 +84,9 @@ class ExecutedCode:
         for value in values:
             if isinstance(value, attrgetter):
                 self.looked_up.update(word for path in value.__reduce__()[1] for word in path.split("."))
+            elif isinstance(value, (BuiltinFunctionType, FunctionType)):
+                # It may be called under another name.
+                self.looked_up.add(value.__name__)
         if not _OPENING.isdisjoint(code.co_names) or any(value is each for value in values for each in _READERS):
             self.opened.update(map(type, values))
         elif _COMPARE in code.co_code[::2]:
@@ -118,7 +121,8 @@ def _noted_lookups(names: set[str], opened: set[type]) -> Iterator[None]:
 def _is_importing(frame: FrameType | None) -> bool:
     """Whether a module is being imported: what that runs belongs to the module, not to the program."""
     while frame is not None and frame.f_code is not ExecutedCode.run.__code__:
-        if frame.f_code.co_name == "<module>":
+        # What looks for the module comes before the module's own code.
+        if frame.f_code.co_name == "<module>" or frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back
     return False
