@@ -7,6 +7,7 @@ import weakref
 import pytest
 import torch
 
+import precast
 from precast.autograd import aot_function, aot_module
 from precast.compilers import nop
 from precast.errors import CaptureError
@@ -65,6 +66,55 @@ def test_one_output_left_out_of_the_loss():
     first, _ = aot_function(lambda x: (x.sin(), x.exp()), nop)(x)
     first.sum().backward()
     assert torch.equal(x.grad, x.detach().cos())
+
+
+def two_heads(x, a, b):
+    return x * a, (x + b).exp()
+
+
+def updating_head(x, a, b):
+    a = a * 1
+    a.copy_(b)
+    return x * 2, a
+
+
+@pytest.mark.parametrize("compiler", [nop, None], ids=["nop", "native"])
+@pytest.mark.parametrize("function", [two_heads, updating_head])
+@pytest.mark.parametrize("used", [0, 1])
+def test_what_leads_to_results_out_of_the_loss_alone_has_no_gradient(function, used, compiler):
+    compiled = aot_function(function, compiler) if compiler else precast.compile(function)
+    for create_graph in (False, True):
+        values = [torch.randn(3) for _ in range(3)]
+        found, expected = ([value.clone().requires_grad_() for value in values] for _ in range(2))
+        for run, inputs in ((compiled, found), (function, expected)):
+            gradients = torch.autograd.grad(
+                run(*inputs)[used].sum(), inputs, allow_unused=True, create_graph=create_graph
+            )
+            inputs[:] = gradients
+        assert [each is None for each in found] == [each is None for each in expected]
+        torch.testing.assert_close(
+            [each for each in found if each is not None], [each for each in expected if each is not None]
+        )
+
+
+def test_an_input_that_was_written_has_no_gradient_if_nobody_reads_it():
+    def program(x, y, z):
+        x.copy_(z)
+        return y.cumsum(0)
+
+    leaves = [leaf(3) for _ in range(3)]
+    aot_function(program, nop)(*(each * 1 for each in leaves)).sum().backward()
+    assert [each.grad is None for each in leaves] == [True, False, True]
+
+
+def test_an_optimizer_leaves_a_head_alone_that_is_not_trained():
+    model = torch.nn.ModuleDict({"used": torch.nn.Linear(2, 2), "other": torch.nn.Linear(2, 2)})
+    before = model["other"].weight.detach().clone()
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.5)
+    heads = precast.compile(lambda x: [head(x) for head in model.values()], backend="nop")
+    heads(torch.ones(1, 2))[0].sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(model["other"].weight.detach(), before)
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ def _training_parts(
         updated=facts.updated,
         is_random=facts.is_random,
         late_updates=traced.late_updates,
+        origins=_telling_origins(traced, sum(facts.tangents)),
     )
     if not any((*traced.inputs, *traced.results)):
         mark_updates(forward.graph, facts, needed=training.relevant)
@@ -128,6 +129,13 @@ def _training_parts(
         training=training,
         reads_grad_mode=reads_grad_mode(forward.graph),
     )
+
+
+def _telling_origins(traced: TracedGraph, tangents: int) -> tuple[tuple[int, ...], ...]:
+    """Which tangents each gradient comes from, if it is not all of them for all that there are; of plain tensors."""
+    if any((*traced.inputs, *traced.results)):
+        return ()
+    return traced.origins if any(0 < len(each) < tangents for each in traced.origins) else ()
 
 
 def _partition(traced: TracedGraph, plain_results: int, job: Job) -> tuple[fx.GraphModule, fx.GraphModule]:

@@ -25,7 +25,8 @@ class TrainingFacts:
     another way, so autograd must not see it. ``detached[i]``: the graph returns an input, or a value twice.
     ``tangent_orders``: the memory order that the backward was traced with, for each tangent. ``relevant``: the primals
     that gradients depend on. ``updated``: the primals that are changed by the call itself, ``late_updates``: those that
-    are changed by its backward.
+    are changed by its backward. ``origins``: for each primal, the tangents that its gradient comes from, unless that is
+    all of them for all: if none of these is given, the primal gets no gradient.
     """
 
     result_count: int
@@ -38,6 +39,7 @@ class TrainingFacts:
     updated: tuple[int, ...]
     is_random: bool
     late_updates: tuple[int, ...] = ()
+    origins: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
     with_tangent = [i for i in range(count) if facts.differentiable[i]]
     orders, relevant, late = facts.tangent_orders, facts.relevant, len(facts.late_updates)
     updated = [(i, number) for i, number in enumerate(facts.updated) if not facts.differentiable[i]]
+    origins = facts.origins
     sizes_start, is_plain, is_random = count + saved_count, not special and not constant, facts.is_random
 
     class CompiledFunction(torch.autograd.Function):
@@ -119,6 +122,9 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             outputs = forward_graph([*inputs])
             ctx.save_for_backward(*outputs[count:sizes_start])
             ctx.sizes = outputs[sizes_start:]
+            if origins:
+                ctx.set_materialize_grads(False)
+                ctx.shown = [(outputs[i].shape, outputs[i].dtype, outputs[i].device) for i in with_tangent]
             results = [_own(result) for result in outputs[:count]]
             if is_plain:
                 return tuple(results)
@@ -133,6 +139,8 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
             tangents = [gradients[i] for i in with_tangent]
+            if origins and any(tangent is None for tangent in tangents):
+                return _gradients_of_some(CompiledFunction, ctx, gradients, facts)
             if torch.is_grad_enabled():
                 return _differentiable_gradients(ctx, graphs, tangents)
             tangents = [_in_order(tangent, order) for tangent, order in zip(tangents, orders, strict=True)]
@@ -154,6 +162,20 @@ def _own(result: Any) -> Any:
     What the caller is to know as a view is made again later (``alias_regeneration``).
     """
     return result.detach() if isinstance(result, torch.Tensor) and result._is_view() else result
+
+
+def _gradients_of_some(function: Any, ctx: Any, gradients: Sequence[Any], facts: TrainingFacts) -> tuple[Any, ...]:
+    """The gradients where some results have no tangent: none for a primal that comes into no other."""
+    with_tangent = [i for i, is_wanted in enumerate(facts.differentiable) if is_wanted]
+    given, filled = set(), list(gradients)
+    for number, (i, (shape, dtype, device)) in enumerate(zip(with_tangent, ctx.shown, strict=True)):
+        if gradients[i] is None:
+            filled[i] = torch.zeros(shape, dtype=dtype, device=device)
+        else:
+            given.add(number)
+    found = function.backward(ctx, *filled)
+    kept = [value if given.intersection(from_) else None for value, from_ in zip(found, facts.origins, strict=False)]
+    return (*kept, *found[len(kept) :])
 
 
 def _gradients_and_updates(graph: BoxedCall, arguments: list[Any], written: Sequence[torch.Tensor]) -> tuple[Any, ...]:
