@@ -15,6 +15,10 @@ POSITIVE = torch.cat([torch.linspace(0.01, 40, 97), torch.tensor([0.0, math.inf,
 SHARES = torch.cat([torch.linspace(0, 1, 33), torch.tensor([1e-30, 1e-8, 1 - 1e-7, 2.0, -0.5, math.nan])])
 DEGREES = torch.arange(8).repeat_interleave(25).float()
 INSIDE = torch.linspace(-1, 1, 25).repeat(8)
+# Where gamma's relatives are large, and what lies at the poles and far away.
+NEAR_POLES = torch.cat(
+    [SOURCE.double(), torch.tensor([-1e-3, -1e-30, -1e-300, -1.001, -2.999, -4.00128, 1e10], dtype=torch.float64)]
+)
 
 
 def source_of(name):
@@ -42,8 +46,11 @@ CASES = {
     "zeta": (torch.special.zeta, [ORDERS + 1, ARGUMENTS]),
     "gammainc": (torch.special.gammainc, [ORDERS, ARGUMENTS]),
     "gammaincc": (torch.special.gammaincc, [ORDERS, ARGUMENTS]),
-    "trigamma": (lambda x: torch.polygamma(1, x), [POSITIVE]),
+    "digamma_f64": (torch.digamma, [NEAR_POLES]),
+    "trigamma": (lambda x: torch.polygamma(1, x), [SOURCE]),
+    "trigamma_f64": (lambda x: torch.polygamma(1, x), [NEAR_POLES]),
     "polygamma": (lambda x: torch.polygamma(3, x), [SOURCE[:80] + 0.3]),
+    "polygamma_f64": (lambda x: torch.polygamma(2, x), [NEAR_POLES]),
     "round_to_hundredths": (lambda x: torch.round(x, decimals=2), [SOURCE]),
     "round_to_hundreds": (lambda x: torch.round(x * 100, decimals=-2), [SOURCE]),
     "signbit": (torch.signbit, [SOURCE]),

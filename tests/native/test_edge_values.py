@@ -1,7 +1,11 @@
 """NaN, infinities, zeros of either sign, nothing at all, and whole numbers at their limits behave as in eager."""
 
+from itertools import product
+
 import pytest
 import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import precast
 
@@ -186,6 +190,71 @@ def test_attention_of_a_row_that_sees_nothing():
         return torch.autograd.grad(run(*inputs).sum(), inputs)
 
     def function(query, key, value):
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
     torch.testing.assert_close(gradients(native(function)), gradients(function))
+
+
+SUBNORMAL = {torch.float32: 1e-40, torch.float64: 1e-310, torch.bfloat16: 1e-40, torch.float16: 6e-8}
+
+
+@pytest.mark.parametrize("dtype", SUBNORMAL)
+@pytest.mark.parametrize("operator", [torch.fmod, torch.remainder])
+def test_rests_of_divisions_by_subnormal_numbers_are_those_of_eager_one_by_one(operator, dtype):
+    """Eager's vectors hold NaN where the quotient is too large; its single numbers are right."""
+    least = SUBNORMAL[dtype]
+    values = torch.tensor([1.0, -1.0, 2.5, 6e4, 0.0, torch.inf, torch.nan, least, -least, 3 * least], dtype=dtype)
+    pairs = torch.cartesian_prod(values, values)
+    eager = torch.stack([operator(*pair) for pair in pairs])
+    ours = native(operator)(pairs[:, 0].contiguous(), pairs[:, 1].contiguous())
+    torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
+
+
+def attend(query, key, value, mask, is_causal):
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=is_causal)
+
+
+def attended(run, inputs, mask, is_causal):
+    leaves = [each.clone().requires_grad_() for each in inputs]
+    result = run(*leaves, mask, is_causal)
+    weights = torch.linspace(0.5, 1.5, result.shape[-1], dtype=result.dtype)
+    return [result.detach(), *torch.autograd.grad((result * weights).sum(), leaves)]
+
+
+def poisoned(dtype, queries, keys):
+    """Attention with a number that is none, or an infinite one, in each operand in turn, and of rows that see nothing."""
+    for kind in ("whole", "causal", "chosen", "weighed"):
+        for operand, number in [(0, 1.0), *product(range(3), (torch.nan, torch.inf, -torch.inf))]:
+            generator = torch.Generator().manual_seed(0)
+            inputs = [torch.randn(1, 2, rows, 4, generator=generator).to(dtype) for rows in (queries, keys, keys)]
+            inputs[operand][0, 0, 3, 1] = number
+            mask = torch.rand(queries, keys, generator=generator) > 0.3
+            mask[2], mask[:, 3] = False, operand == 0
+            weights = torch.zeros(queries, keys, dtype=dtype).masked_fill(~mask, -torch.inf)
+            yield inputs, {"chosen": mask, "weighed": weights}.get(kind), kind == "causal"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(5, 7), (70, 600)], ids=str)
+def test_attention_over_what_is_no_number_is_that_of_a_kernel_of_eager(dtype, sizes):
+    """Eager's two kernels differ in how far NaN spreads: each element is that of one of them, in gradients too."""
+    compiled = native(attend)
+    close = {"rtol": 4e-2, "atol": 4e-2} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+    for inputs, mask, is_causal in poisoned(dtype, *sizes):
+        ours = attended(compiled, inputs, mask, is_causal)
+        by_blocks = attended(attend, inputs, mask, is_causal)
+        with sdpa_kernel(SDPBackend.MATH):
+            whole = attended(attend, inputs, mask, is_causal)
+        for mine, *theirs in zip(ours, by_blocks, whole, strict=True):
+            one, other = (torch.isclose(mine, each, equal_nan=True, **close) for each in theirs)
+            assert bool((one | other).all())
+
+
+@pytest.mark.parametrize("scale", [-0.5, -0.0, 0.0, 3.0, 1e300])
+def test_attention_of_any_scale(scale):
+    inputs = [torch.randn(1, 2, rows, 4, generator=torch.Generator().manual_seed(rows)) for rows in (5, 7, 7)]
+
+    def function(query, key, value):
+        return (functional.scaled_dot_product_attention(query, key, value, scale=scale),)
+
+    assert_like_eager(function, *inputs)

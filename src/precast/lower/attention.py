@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from ctypes import c_float
 
 import torch
 
@@ -33,7 +34,8 @@ def _operands(mask: Buffer | None, builder: Builder, query: Buffer, key: Buffer)
 
 def _numbers(mask: Buffer | None, is_causal: bool, scale: float | None) -> list[int]:
     """What the routine is told: whether it is causal, whether there is a mask, and the scale's bits; -1: as usual."""
-    bits = -1 if scale is None else struct.unpack("i", struct.pack("f", scale))[0]
+    # Unsigned, as a negative scale is one, too; C's conversion makes what is too large infinite.
+    bits = -1 if scale is None else struct.unpack("I", bytes(c_float(scale)))[0]
     return [int(is_causal), int(mask is not None), bits]
 
 

@@ -53,8 +53,8 @@ for _kind in "tuvw":
 
 @lowering(aten.polygamma.default)
 def polygamma(builder: Builder, order: int, source: Buffer) -> Buffer:
-    if order == 0:
-        return builder.pointwise(lambda x: apply("digamma", x), source)
+    if order < 2:
+        return builder.pointwise(lambda x: apply("trigamma" if order else "digamma", x), source)
     factor = math.factorial(order) * (1.0 if order % 2 else -1.0)
     return builder.pointwise(lambda x: apply("zeta", as_scalar(order + 1.0, x.dtype), x) * factor, source)
 

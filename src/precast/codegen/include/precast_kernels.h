@@ -250,13 +250,27 @@ inline T digamma(T x) {
     if (value == 0) return std::copysign(infinity<T>, -x);
     if (value < 0) {
         if (value == std::floor(value)) return not_a_number<T>;
-        result = -pi / std::tan(pi * (value - std::floor(value)));
+        // What is left of the whole number next to zero is exact.
+        result = -pi / std::tan(pi * (value - std::trunc(value)));
         value = 1 - value;
     }
     for (; value < 10; value += 1) result -= 1 / value;
     const double z = 1 / (value * value);
     const double series = polynomial(z, 1. / 12, -691. / 32760, 1. / 132, -1. / 240, 1. / 252, -1. / 120, 1. / 12) * z;
     return static_cast<T>(result + std::log(value) - 0.5 / value - series);
+}
+
+// The derivative of that, computed as eager does: in the type itself, and by a sine that is not quite 0 at the poles.
+template <class T>
+inline T trigamma(T x) {
+    constexpr T pi = T(3.14159265358979323846);
+    const bool is_reflected = x < T(0.5);
+    const T sine = std::sin(pi * x);
+    T total = is_reflected ? -(pi * pi) / (sine * sine) : T(0), at = is_reflected ? T(1) - x : x;
+    for (int step = 0; step < 6; ++step, at += T(1)) total += T(1) / (at * at);
+    const T z = T(1) / (at * at);
+    total += (T(1) + T(0.5) / at + z * (T(1. / 6) - z * (T(1. / 30) - z * T(1. / 42)))) / at;
+    return is_reflected ? -total : total;
 }
 
 #define PRECAST_FROM_C_LIBRARY(name)  \

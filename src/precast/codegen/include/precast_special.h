@@ -106,7 +106,7 @@ inline double inverse_error(double x) {
 // The sum over k of (k + q)^-x: the first terms one by one, the rest by Euler and Maclaurin.
 inline double hurwitz_zeta(double x, double q) {
     if (x == 1) return infinite;
-    if (x < 1 || x != x || q != q) return undefined;
+    if (x < 1 || x != x || q != q || q == infinite) return undefined;
     if (q <= 0) {
         if (q == std::floor(q)) return infinite;
         if (x != std::floor(x)) return undefined;

@@ -26,11 +26,16 @@ struct gradient_workspace {
 };
 
 // The weights of one query, from its scores; then what its scores are pulled by. `inner` is its output by the output's gradient.
-void pull_row(float inner, float logarithm, float* scores, float* pulls, int64_t count) {
+// Keys from `visible` on have the weight 0, and 0 times what is no number is none, as in eager.
+void pull_row(float inner, float logarithm, float* scores, float* pulls, int64_t visible, int64_t count) {
 #pragma omp simd
-    for (int64_t each = 0; each < count; ++each) {
+    for (int64_t each = 0; each < visible; ++each) {
         scores[each] = exp(scores[each] - logarithm);
         pulls[each] = scores[each] * (pulls[each] - inner);
+    }
+    for (int64_t each = visible; each < count; ++each) {
+        scores[each] = 0;
+        pulls[each] = 0 * (pulls[each] - inner);
     }
 }
 
@@ -59,9 +64,7 @@ void pull_block(const attention_problem& problem, const strided& gradient, const
             float *scores = work.scores + row * problem.score_step, *pulls = work.pulls + row * problem.score_step;
             const int64_t visible = std::clamp<int64_t>(problem.seen_by(first + row) - start, 0, count);
             add_mask(problem, head, first + row, start, visible, scores, work.line);
-            pull_row(inner[row], logarithm[row], scores, pulls, visible);
-            std::fill(scores + visible, scores + count, 0.0f);
-            std::fill(pulls + visible, pulls + count, 0.0f);
+            pull_row(inner[row], logarithm[row], scores, pulls, visible, count);
         }
         multiply_block(count, width, rows, {work.scores, 1, problem.score_step}, work.slopes, width, work.to_values + start * width, width, true);
         multiply_block(count, width, rows, {work.pulls, 1, problem.score_step}, work.rows, width, work.to_keys + start * width, width, true);
@@ -69,6 +72,10 @@ void pull_block(const attention_problem& problem, const strided& gradient, const
             multiply_block(rows, width, std::min(depth_block, count - key), {work.pulls + key, problem.score_step, 1},
                            work.key_rows + (start + key) * width, width, work.to_rows, width, start + key > 0);
     }
+    // Later keys are pulled by 0 times that, too.
+    float hidden = 0;
+    for (int64_t row = 0; row < rows; ++row) hidden += 0 * inner[row];
+    if (hidden != 0) std::fill(work.to_keys + seen * width, work.to_keys + problem.keys * width, hidden);
     for (int64_t row = 0; row < rows; ++row) {
         float* line = work.to_rows + row * width;
         for (int64_t each = 0; each < width; ++each) line[each] *= problem.scale;

@@ -73,6 +73,7 @@ _SPECIAL: dict[str, Callable[..., torch.Tensor]] = {
     "is_inf": torch.isinf,
     "is_nan": torch.isnan,
     "random_bits": random_bits,
+    "trigamma": partial(torch.polygamma, 1),
 }
 _REDUCERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda values: values.sum(-1, dtype=values.dtype),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 
 import torch
@@ -98,7 +99,8 @@ def _scores(query: torch.Tensor, key: torch.Tensor, mask: Tensors, numbers: Sequ
 
 
 def _float_of(bits: int) -> float:
-    return float(torch.tensor(bits, dtype=torch.int32).view(torch.float32))
+    number: float = struct.unpack("f", struct.pack("I", bits))[0]
+    return number
 
 
 def _attention(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
