@@ -83,6 +83,9 @@ CASES |= {
     "searchsorted_empty": (torch.searchsorted, [floats(0), ASKED]),
     "searchsorted_narrow": (lambda x, v: torch.searchsorted(x, v, out_int32=True), [EDGES, ASKED]),
     "bucketize": (lambda v, x: torch.bucketize(v, x, right=True), [ASKED, EDGES]),
+    "searchsorted_among_whole_numbers": (torch.searchsorted, [torch.tensor([-1, 0, 1, 2]), ASKED]),
+    "searchsorted_in_half_precision": (torch.searchsorted, [EDGES.bfloat16(), ASKED]),
+    "bucketize_number_among_whole_numbers": (lambda x: torch.bucketize(0.5, x), [torch.tensor([-1, 0, 1, 2])]),
     "bucketize_whole_numbers": (torch.bucketize, [TIES, torch.tensor([0, 2, 3])]),
 }
 for descending in (False, True):

@@ -37,6 +37,8 @@ GAPS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("type_g
 
 QUICK = NAMES[5::60]
 _OPERANDS = 4
+# By up to 1e-6, in double precision too: tests/lower/test_special.py has those.
+_EAGER_IS_OFF = frozenset(f"special.bessel_{name}" for name in ("j0", "j1", "y0", "y1"))
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def _find_in_one_library(selected: dict[Case, SampleInput], folder: Path, found:
         # It was refused while it was traced.
         if refusals[case] is None:
             found.refused[case] = _told(error)
-        elif not _is_caught_with(error, refusals[case]):
+        elif not _is_caught_with(error, refusals[case]) and case.name not in GAPS["refused"]:
             found.wrong[case] = f"{_told(error)} instead of {_told(refusals[case])}"
     traced = [case for case in selected if batch.recordings[case].graphs]
     not_built = batch.build(folder, traced)
@@ -165,7 +167,7 @@ def _assert_like_eager(case: Case, sample: SampleInput, compiled: Callable[..., 
     if OPS[case.name].name in _UNINITIALIZED:
         return
     ours, run = _run(compiled, sample), _Run(_operator(case), sample)
-    largest, exact = _largest_input(sample), _in_float64(OPS[case.name], sample)
+    largest, exact, precision = _largest_input(sample), _in_float64(OPS[case.name], sample), _precision(sample)
     for kind, theirs in (("outputs", run.outputs), ("gradients", run.gradients())):
         mine = getattr(ours, kind)
         truth = getattr(exact, kind) if exact and len(getattr(exact, kind)) == len(theirs) else [None] * len(theirs)
@@ -174,7 +176,23 @@ def _assert_like_eager(case: Case, sample: SampleInput, compiled: Callable[..., 
             if kind == "outputs" and number == 1 and case.name in _TELL_PLACES:
                 _check_places(sample.input.detach(), *(each.detach() for each in mine))
                 continue
-            _check(f"{kind}[{number}]", our, their, truth[number], largest, is_gradient=kind == "gradients")
+            if case.name == "argsort" and not sample.kwargs.get("stable"):
+                # Equal elements may be told in any order.
+                dim = sample.kwargs.get("dim", -1)
+                our, their = (torch.take_along_dim(sample.input.detach(), places, dim) for places in (our, their))
+            if case.name in _EAGER_IS_OFF and their is not None and their.dtype is torch.float64:
+                torch.testing.assert_close(our, their, rtol=2e-6, atol=1e-6, equal_nan=True)
+                continue
+            is_gradient = kind == "gradients"
+            what = f"{kind}[{number}]"
+            _check(what, our, their, truth[number], largest, is_gradient=is_gradient, precision=precision)
+
+
+def _precision(sample: SampleInput) -> torch.dtype | None:
+    """The coarsest type of numbers that are computed with."""
+    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    types = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    return max(types, key=lambda dtype: torch.finfo(dtype).eps, default=None)
 
 
 def _error_of(action: Callable[[], object]) -> Exception | None:

@@ -212,7 +212,9 @@ def _check(
     largest_input: float,
     *,
     is_gradient: bool,
+    precision: torch.dtype | None = None,
 ) -> None:
+    """`precision`: the coarsest type among operands of several; roundings are its own."""
     assert (ours is None) == (eager is None), f"{what}: one side has none"
     if ours is None or eager is None:
         return
@@ -223,16 +225,22 @@ def _check(
         torch.testing.assert_close(ours, eager, equal_nan=True, msg=lambda text: f"{what}: {text}")
         return
     # Of double precision, eager itself is the truth, and what is left of a norm's gradient may be its rounding alone.
-    is_rounding = is_gradient and ours.dtype == torch.float64
+    is_rounding = is_gradient and (ours.dtype == torch.float64 or precision is not None)
     scale = largest_input if ours.numel() == 1 or is_rounding else 0.0
-    _check_error(what, ours, eager, _dense(exact), scale)
+    precision = precision or ours.dtype
+    if ours.numel() > 1:
+        # Sums are those of single numbers at least.
+        scale *= min(1.0, torch.finfo(torch.float32).eps / torch.finfo(precision).eps)
+    _check_error(what, ours, eager, _dense(exact), scale, precision)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
 
 
-def _check_error(what: str, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, scale: float) -> None:
+def _check_error(
+    what: str, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, scale: float, precision: torch.dtype
+) -> None:
     """Where eager is finite, at most about twice as far from the truth; elsewhere the same."""
     finite = eager.isfinite()
     torch.testing.assert_close(
@@ -245,7 +253,7 @@ def _check_error(what: str, ours: torch.Tensor, eager: torch.Tensor, exact: torc
     mine, theirs, truth = mine[known], theirs[known], truth[known]
     scale = max(scale, float(truth.abs().max()))
     slack = _SLACK * (2 if ours.dtype == torch.float64 else 1)
-    allowed = 2 * (theirs - truth).abs().max() + slack * torch.finfo(ours.dtype).eps * scale
+    allowed = 2 * (theirs - truth).abs().max() + slack * torch.finfo(precision).eps * scale
     error = (mine - truth).abs()
     assert bool((error <= allowed + torch.finfo(ours.dtype).tiny).all()), (
         f"{what}: off by {float(error.max()):.3g}, eager by {float((theirs - truth).abs().max()):.3g}, "

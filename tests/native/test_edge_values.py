@@ -222,7 +222,7 @@ def attended(run, inputs, mask, is_causal):
 
 
 def poisoned(dtype, queries, keys):
-    """Attention with a number that is none, or an infinite one, in each operand in turn, and of rows that see nothing."""
+    """Attention with NaN, or an infinite number, in each operand in turn, and of rows that see nothing."""
     for kind in ("whole", "causal", "chosen", "weighed"):
         for operand, number in [(0, 1.0), *product(range(3), (torch.nan, torch.inf, -torch.inf))]:
             generator = torch.Generator().manual_seed(0)

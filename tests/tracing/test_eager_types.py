@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch.nn import functional
@@ -93,14 +95,15 @@ def test_sizes_do_not_matter():
     assert "same dtype" in str(raised(lambda: capture(torch.mm, (left, right))))
 
 
-def test_gradients_that_eager_cannot_compute_are_refused():
+@pytest.mark.parametrize("compiler", [partial(aot_function, fw_compiler=nop), partial(precast.compile, fullgraph=True)])
+def test_gradients_that_eager_cannot_compute_are_refused(compiler):
     def loss(x, target):
         return functional.huber_loss(x, target)
 
     def train(function):
         function(torch.ones(3, requires_grad=True), torch.ones(3, dtype=torch.int64)).backward()
 
-    eager, ours = raised(train, loss), raised(train, aot_function(loss, nop))
+    eager, ours = raised(train, loss), raised(train, compiler(loss))
     assert (type(ours), str(ours)) == (type(eager), str(eager))
 
 
@@ -214,11 +217,27 @@ def test_kernels_that_crash_are_not_asked():
     ("function", "inputs"),
     [
         (torch.matmul, (torch.ones(0, 5), torch.ones(5, 3, dtype=torch.float64))),
-        (lambda x, w: torch.nn.functional.layer_norm(x, (3,), w), (torch.ones(0, 3), torch.ones(3).double())),
+        (lambda x, w: functional.layer_norm(x, (3,), w), (torch.ones(0, 3), torch.ones(3).double())),
         (lambda x, i, s: x.put(i, s), (torch.ones(3), torch.zeros(0, dtype=torch.int64), torch.ones(0).double())),
+        (lambda x, w: functional.group_norm(x, 1, w), (torch.ones(0, 2), torch.ones(2).double())),
+        (
+            lambda x: torch.autograd.grad(functional.pdist(x).sum(), x),
+            (torch.ones(1, 1, dtype=torch.bfloat16).requires_grad_(),),
+        ),
     ],
 )
 def test_types_are_refused_where_there_are_no_elements_too(function, inputs):
     for each in (function, precast.compile(function, backend="interpret", fullgraph=True)):
         with pytest.raises(RuntimeError):
             each(*inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+@pytest.mark.parametrize("depth", [0, 3])
+def test_products_of_nothing_are_those_of_eager(dtype, depth):
+    operands = torch.ones(2, depth).to(dtype), torch.ones(depth, 4).to(dtype)
+    compiled = precast.compile(torch.matmul, fullgraph=True)
+    if dtype is torch.bool and depth:
+        assert str(raised(compiled, *operands)) == str(raised(torch.matmul, *operands))
+    else:
+        assert torch.equal(compiled(*operands), torch.matmul(*operands))

@@ -13,7 +13,17 @@ from precast.ir.loops.index import Index, as_index, constant, floor_divide, prod
 from precast.ir.loops.program import Check
 from precast.ir.loops.routines import SCAN_KINDS
 from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, cast
-from precast.lower.builder import Builder, Indices, Operand, Result, broadcast_indices, element, is_floating, math_dtype
+from precast.lower.builder import (
+    Builder,
+    Indices,
+    Operand,
+    Result,
+    broadcast_indices,
+    element,
+    is_floating,
+    math_dtype,
+    promoted_dtype,
+)
 from precast.lower.conditions import all_of, check_bounds, place, sure_place
 from precast.lower.reduction import kept_result, reduced_dims
 from precast.lower.registry import Rule, lowering
@@ -170,9 +180,13 @@ def _searched(
     if order is not None:
         message = "torch.searchsorted(): sorter index out of range"
         check_bounds(builder, order, ordered.shape[-1], error="value", message=message)
-    asked = builder.define(lambda at: element(values, at[: len(shape)], ordered.dtype), Result(ordered.dtype, flat))
+    dtype, lines = promoted_dtype([ordered, values]), ordered
+    asked = builder.define(lambda at: element(values, at[: len(shape)], dtype), Result(dtype, flat))
+    if dtype != ordered.dtype:
+        with builder.part("lines"):
+            lines = builder.define(lambda at: element(ordered, at, dtype), Result(dtype, ordered.shape))
     with builder.part("places"):
-        operands = [ordered, asked, *([] if order is None else [order])]
+        operands = [lines, asked, *([] if order is None else [order])]
         (places,) = builder.call("search", operands, [int(is_right), int(order is not None)], [Result("i64", flat)])
     return builder.define(lambda at: Load(places, at if shape else (constant(0),)))
 

@@ -148,15 +148,49 @@ def histc(source: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Te
     return source.new_zeros(bins).index_add(0, torch.where(is_inside, places, 0), is_inside.to(source.dtype))
 
 
+def batch_norm_with_update(
+    source: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor, running_var: Tensor,
+    momentum: float, eps: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    # In the type of the statistics: torch's own rounds those that the gradient needs to that of the input.
+    output, mean, rstd, *updated = _aten._native_batch_norm_legit_functional(
+        source.to(running_mean.dtype), weight, bias, running_mean, running_var, True, momentum, eps
+    )
+    return output.to(source.dtype), mean, rstd, source.new_empty(0, dtype=torch.uint8), *updated
+
+
+def batch_norm_backward(
+    gradient: Tensor, source: Tensor, weight: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    save_mean: Tensor | None, save_var: Tensor | None, update: bool, eps: float, output_mask: Sequence[bool],
+    reserve: Tensor,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    wide = source.dtype if save_mean is None else save_mean.dtype
+    to_source, *others = _aten.native_batch_norm_backward(
+        gradient.to(wide),
+        source.to(wide),
+        weight,
+        running_mean,
+        running_var,
+        save_mean,
+        save_var,
+        update,
+        eps,
+        output_mask,
+    )
+    return None if to_source is None else to_source.to(source.dtype), *others
+
+
 def view_copy(source: Tensor, size: Sequence[int]) -> Tensor:
     return source.reshape(size).clone()
 
 
 OWN_DECOMPOSITIONS: DecompositionTable = {
+    _aten._batch_norm_with_update_functional.default: batch_norm_with_update,
     _aten._cdist_backward.default: cdist_backward,
     _aten._pdist_backward.default: pdist_backward,
     _aten._trilinear.default: trilinear,
     _aten.addbmm.default: addbmm,
+    _aten.batch_norm_backward.default: batch_norm_backward,
     _aten.frac.default: frac,
     _aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward,
     _aten.histc.default: histc,

@@ -6,9 +6,9 @@ import torch
 
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.scalars import Load, Scalar, apply
-from precast.lower.builder import Builder, Indices, Result, broadcast_indices, math_dtype
+from precast.lower.builder import Builder, Indices, Result, broadcast_indices, is_floating, math_dtype
 from precast.lower.reduction import kept_result, reduced_dims
-from precast.lower.registry import lowering
+from precast.lower.registry import DECLINED, Lowered, lowering
 
 aten = torch.ops.aten
 
@@ -18,7 +18,10 @@ def _row_sum(builder: Builder, source: Buffer, dims: tuple[int, ...], dtype: str
 
 
 @lowering(aten._softmax.default)
-def softmax(builder: Builder, source: Buffer, dim: int, half_to_float: bool) -> Buffer:
+def softmax(builder: Builder, source: Buffer, dim: int, half_to_float: bool) -> Lowered:
+    if not is_floating(source.dtype):
+        # Eager takes whole numbers where there are none.
+        return DECLINED
     dims, dtype = reduced_dims(source, dim), math_dtype(source.dtype)
     peak = builder.reduce("max", source, dims, result=kept_result(source, dims, dtype))
     powers_result = Result(dtype, source.shape)
@@ -27,7 +30,10 @@ def softmax(builder: Builder, source: Buffer, dim: int, half_to_float: bool) -> 
 
 
 @lowering(aten._log_softmax.default)
-def log_softmax(builder: Builder, source: Buffer, dim: int, half_to_float: bool) -> Buffer:
+def log_softmax(builder: Builder, source: Buffer, dim: int, half_to_float: bool) -> Lowered:
+    if not is_floating(source.dtype):
+        # Eager takes whole numbers where there are none.
+        return DECLINED
     dims, dtype = reduced_dims(source, dim), math_dtype(source.dtype)
     peak = builder.reduce("max", source, dims, result=kept_result(source, dims, dtype))
 

@@ -169,7 +169,7 @@ def _can_be_asked(call: _Call) -> bool:
         return False
     if not _is_gradient(call.op):
         return True
-    if _finds_nothing(call):
+    if _finds_nothing(call) and not _looks_nowhere(operands):
         return False
     is_usual = len({operand.dtype for operand in operands if not _tells_places(operand)} - _USUAL) == 0
     is_mixed = len({operand.dtype for operand in operands if operand.dtype.is_floating_point}) > 1
@@ -183,8 +183,14 @@ def _finds_nothing(call: _Call) -> bool:
     return has_empty and op_name(call.op) not in _TAKES_NOTHING
 
 
+def _looks_nowhere(operands: Sequence[_Operand]) -> bool:
+    """Whether no operand tells places in others: as many elements as there are are taken as they come."""
+    return not any(operand.name in _PLACES or operand.name in _MASKS or operand.is_listed for operand in operands)
+
+
 def _tells_places(operand: _Operand) -> bool:
-    return operand.name in _PLACES and operand.dtype is torch.int64
+    # A target is a place for some losses and a number for others; those look at places.
+    return operand.name in _PLACES - {"target"} and operand.dtype is torch.int64
 
 
 def _describe(name: str, kind: str, value: object, *, is_listed: bool = False) -> object:
@@ -216,10 +222,14 @@ def _leaves(value: object) -> Iterator[object]:
 def _with_sizes_to_try(call: _Call) -> Iterator[_Call]:
     """The call with small sizes, equal where they were; with its own if those are not large.
 
-    Gradients trust their sizes to be those of the forward, so these are not changed. Where a tensor without elements is
-    among others, types are asked of tensors that have some.
+    Gradients trust their sizes to be those of the forward, so these are not changed. Where places are looked for in a
+    tensor without elements, types are asked of tensors that have some.
     """
     operands = call.operands()
+    is_not_large = sum(prod(operand.shape) for operand in operands) <= ELEMENTS
+    if _finds_nothing(call) and _looks_nowhere(operands) and is_not_large:
+        yield call
+        return
     limit = SMALL if all(len(operand.shape) <= 5 for operand in operands) else SMALL_OF_MANY_DIMS
     least = limit if _finds_nothing(call) else 0
     small = _Call(call.op, tuple((name, _resized(value, least, limit)) for name, value in call.arguments))
@@ -227,7 +237,7 @@ def _with_sizes_to_try(call: _Call) -> Iterator[_Call]:
         yield small
         if small == call or least:
             return
-    if sum(prod(operand.shape) for operand in operands) <= ELEMENTS:
+    if is_not_large:
         yield call
 
 
@@ -319,7 +329,7 @@ def _usual_type_of_kind(operand: _Operand) -> torch.dtype:
         return torch.complex64
     if operand.dtype.is_floating_point:
         return torch.float32
-    return operand.dtype if operand.dtype is torch.bool else torch.int64
+    return operand.dtype if operand.dtype is torch.bool or _may_be_mask(operand) else torch.int64
 
 
 def _usual_type_of_role(operand: _Operand) -> torch.dtype:
@@ -341,4 +351,10 @@ def _whole_numbers(operand: _Operand) -> torch.dtype:
     return operand.dtype if _may_be_mask(operand) else torch.int64
 
 
-_OTHER_TYPES: tuple[Retyping, ...] = (_usual_type_of_kind, _usual_type_of_role, _fractions, _whole_numbers)
+def _bools_for_bytes(operand: _Operand) -> torch.dtype:
+    return torch.bool if _may_be_mask(operand) else operand.dtype
+
+
+_OTHER_TYPES: tuple[Retyping, ...] = (
+    _usual_type_of_kind, _usual_type_of_role, _fractions, _whole_numbers, _bools_for_bytes,
+)  # fmt: skip

@@ -23,6 +23,7 @@ from precast.tracing.eager_layouts import as_eager_lies
 from precast.tracing.eager_types import checking_dispatch
 from precast.tracing.empty_operands import empty_answer
 from precast.tracing.least_squares import fake_lstsq
+from precast.tracing.masks import with_masks_of_eager
 from precast.tracing.storages import refuse_operators_on_storages
 
 _aten = torch.ops.aten
@@ -78,7 +79,7 @@ def _dispatch(
             why="torch cannot record gradients of fake tensors in the CSR, CSC, BSR and BSC layouts",
             fix="Compress under no_grad, or use to_sparse().",
         )
-    result = original(func, types, arguments_for_shape(func, args), kwargs)
+    result = original(func, types, with_masks_of_eager(func, arguments_for_shape(func, args), mode), kwargs)
     if result is NotImplemented:
         # A subclass among the arguments comes first.
         return result

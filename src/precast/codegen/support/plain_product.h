@@ -67,8 +67,10 @@ int32_t multiply_plainly_as(const strided& left, const strided& right, const str
     return multiply_lines<Sum>(left, right, result, read_line<T, Sum>, write_line<T, Sum>);
 }
 
-// Integers are added up with 64 bits: what they wrap around to is the same.
+// Integers are added up with 64 bits: what they wrap around to is the same. As in eager, truth values have a product where
+// nothing is added up: it is false.
 inline int32_t multiply_plainly(const strided& left, const strided& right, const strided& result) {
+    if (result.dtype.code == 6 && left.sizes[left.rank - 1] == 0) return multiply_plainly_as<uint8_t, int64_t>(left, right, result);
     switch (result.dtype.code * 256 + result.dtype.bits) {
         case 2 * 256 + 64: return multiply_plainly_as<double, double>(left, right, result);
         case 2 * 256 + 32: return multiply_plainly_as<float, float>(left, right, result);
