@@ -248,3 +248,52 @@ def test_a_module_that_installs_hooks_at_its_first_call():
         assert torch.equal(compiled(X), nn.functional.linear(X, *module.linear.parameters()) * 3)
     assert len(module.linear._forward_hooks) == 1
     assert compilations(compiled) == 2
+
+
+def _written_at(x, t):
+    result = x.clone()
+    result[t] = t
+    result[t + 1, 0] = 5.0
+    return result
+
+
+TABLE = torch.arange(90.0).reshape(10, 3, 3)
+AS_DATA = {
+    "tensor": lambda x, t: x * torch.tensor([t]),
+    "tensor without dimensions": lambda x, t: x * torch.tensor(t),
+    "nested lists": lambda x, t: x[:2, :2] * torch.tensor([[t, 1], [2, t]]),
+    "other dtype": lambda x, t: x * torch.as_tensor(t, dtype=torch.float64),
+    "like another": lambda x, t: x * x.new_tensor([t, 0, 1]),
+    "row": lambda x, t: x[:3] + TABLE[t],
+    "row from the end": lambda x, t: x[:3] + TABLE[-t - 1],
+    "among others": lambda x, t: x[:3] + TABLE[None, t, ..., 1],
+    "two of them": lambda x, t: x[:3, 0] + TABLE[t, :, t // 4],
+    "slice": lambda x, t: x[:3] + TABLE[: t + 2].sum(0),
+    "write": _written_at,
+}
+
+
+@pytest.mark.parametrize("name", AS_DATA)
+def test_an_int_that_becomes_data_or_an_index_is_compiled_at_most_twice(name):
+    function, x = AS_DATA[name], torch.rand(10, 3)
+    compiled = precast.compile(function, backend="nop")
+    for step in range(8):
+        expected, found = function(x, step), compiled(x, step)
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+    assert len(precast.variants(compiled)) == 2
+
+
+def test_an_index_out_of_range_is_refused_as_in_eager():
+    compiled, x = precast.compile(lambda x, t: x + TABLE[t], backend="nop"), torch.rand(3, 3)
+    for step in range(4):
+        compiled(x, step)
+    with pytest.raises(IndexError, match="out of bounds"):
+        compiled(x, 10)
+
+
+def test_floats_that_become_data_are_inputs():
+    compiled, x = precast.compile(lambda x, t: x * torch.tensor([t, 1.0, 2.0]), backend="nop"), torch.rand(2, 3)
+    for step in range(5):
+        assert torch.equal(compiled(x, step / 3), x * torch.tensor([step / 3, 1.0, 2.0]))
+    assert len(precast.variants(compiled)) == 2

@@ -30,6 +30,7 @@ from precast.tracing.one_hot import is_one_hot, one_hot
 from precast.tracing.provenance import innermost_users_line
 from precast.tracing.quantiles import checked_quantile, is_quantile
 from precast.tracing.storages import guarded_storage, is_storage_access
+from precast.tracing.symbolic_numbers import call_with_symbols, is_of_symbols
 from precast.tracing.trusted_code import is_trusted
 
 _TRACED_TYPES = (FakeTensor, FunctionalTensor)
@@ -129,6 +130,8 @@ class _SubstitutionMode(TorchFunctionMode):
             return args[0]
         if is_one_hot(func, args, kwargs):
             return one_hot(*args, **kwargs)
+        if is_of_symbols(func, args, kwargs):
+            return call_with_symbols(func, args, kwargs)
         if is_quantile(func, args, kwargs):
             return checked_quantile(func, args, kwargs)
         if is_mixed_linear(func, args, kwargs):

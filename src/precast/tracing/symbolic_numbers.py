@@ -1,0 +1,103 @@
+"""Numbers that are symbols, where torch would ask for their values: in ``torch.tensor`` and in indices.
+
+Before: ``torch.tensor([t, 0])``, ``table[t]``, ``x[:, t] = 1``, with ``t`` a symbol: torch reads it, which fixes it
+After:  ``stack([full((), t), full((), 0)])``, ``table.select(0, t)``, ``x.select(1, t)[...] = 1``
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import EllipsisType, NoneType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_MAKERS: tuple[Any, ...] = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
+_GIVEN: dict[Any, int] = {Tensor.new_tensor: 2}
+_INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
+_NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
+_BASIC = (int, torch.SymInt, slice, EllipsisType, NoneType)
+
+
+def is_of_symbols(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether torch would read a symbol here. What it would refuse is left to it."""
+    if func in _INDEXING:
+        index = _as_tuple(args[1])
+        consumed = sum(1 for each in index if isinstance(each, int | torch.SymInt | slice))
+        return (
+            any(isinstance(each, torch.SymInt) for each in index)
+            and all(isinstance(each, _BASIC) and not isinstance(each, bool) for each in index)
+            and consumed <= args[0].dim()
+        )
+    if func not in _MAKERS or len(args) != _GIVEN.get(func, 1) or not kwargs.keys() <= {"dtype", "device"}:
+        return False
+    numbers = list(_numbers_of(args[-1]))
+    dtype = kwargs.get("dtype") or (args[0].dtype if func in _GIVEN else _dtype_of(numbers))
+    return (
+        any(isinstance(each, torch.SymInt | torch.SymFloat) for each in numbers)
+        and all(isinstance(each, _NUMBERS) for each in numbers)
+        and (dtype.is_floating_point or not any(isinstance(each, float | torch.SymFloat) for each in numbers))
+        and _shape_of(args[-1]) is not None
+    )
+
+
+def call_with_symbols(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The same call, of functions that take symbols."""
+    if func in _GIVEN:
+        return _made(args[1], **{"dtype": args[0].dtype, "device": args[0].device} | dict(kwargs))
+    if func in _MAKERS:
+        return _made(args[0], **kwargs)
+    view = _indexed(args[0], _as_tuple(args[1]))
+    if func is Tensor.__getitem__:
+        return view
+    view[...] = args[2]
+    return None
+
+
+def _made(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
+    numbers, shape = list(_numbers_of(data)), _shape_of(data)
+    assert shape is not None, "the lists are of equal lengths"
+    single = [torch.full((), each, dtype=dtype or _dtype_of(numbers), device=device) for each in numbers]
+    return torch.stack(single).reshape(shape) if shape else single[0]
+
+
+def _numbers_of(data: Any) -> Iterator[Any]:
+    if isinstance(data, list | tuple):
+        for each in data:
+            yield from _numbers_of(each)
+    else:
+        yield data
+
+
+def _dtype_of(numbers: Sequence[Any]) -> torch.dtype:
+    has_floats = any(isinstance(each, float | torch.SymFloat) for each in numbers)
+    return torch.get_default_dtype() if has_floats else torch.int64
+
+
+def _shape_of(data: Any) -> tuple[int, ...] | None:
+    """The sizes of nested lists; None if they differ in length."""
+    if not isinstance(data, list | tuple):
+        return ()
+    inner = {_shape_of(each) for each in data}
+    shape = inner.pop() if len(inner) == 1 else None
+    return None if shape is None else (len(data), *shape)
+
+
+def _as_tuple(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _indexed(tensor: Tensor, index: tuple[Any, ...]) -> Tensor:
+    """A part of a tensor: first by what is known, then by one symbol after the other."""
+    consumed = sum(1 for each in index if isinstance(each, int | torch.SymInt | slice))
+    position, chosen = 0, []
+    for each in index:
+        if isinstance(each, torch.SymInt):
+            chosen.append((position, each))
+        if each is Ellipsis:
+            position += tensor.dim() - consumed
+        elif not isinstance(each, int):
+            position += 1
+    found = tensor[tuple(slice(None) if isinstance(each, torch.SymInt) else each for each in index)]
+    for dimension, number in reversed(chosen):
+        found = found.select(dimension, number)
+    return found
