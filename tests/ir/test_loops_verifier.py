@@ -237,6 +237,18 @@ def test_what_data_decides_on_is_kept_apart_by_another_subscript():
     assert any("one iteration writes made" in each for each in found)
 
 
+def test_rows_of_other_numbers_stay_apart_unless_they_share_memory():
+    row, number = (constant(0), constant(7) - atom(ROW)), (constant(1), atom(ROW))
+
+    def kernel(made):
+        return kernel_over(Loop((ROW,), (Store(made, number, Load(X, AT)), Store(Z, AT, Load(made, row)))))
+
+    rows = contiguous_buffer("made", "f32", (2, 8))
+    assert not list(conflicts(kernel(rows), {}))
+    shared = replace(rows, strides=(constant(0), constant(1)))
+    assert any("one iteration writes made" in each for each in conflicts(kernel(shared), {}))
+
+
 def test_loops_one_after_the_other_may_read_anything():
     shifted = Loop((NEXT,), (Store(Z, (atom(NEXT) + 1,), Load(Y, (atom(NEXT),))),))
     first = Store(Z, (constant(0),), Load(Y, (constant(7),)))

@@ -9,6 +9,7 @@ import numpy
 from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Atom, Index, Variable, atom, atoms, constant, substitute
 from precast.ir.loops.program import Kernel, Store
+from precast.ir.loops.remembering import remembered
 from precast.ir.loops.verifier.accesses import Access, accesses_of
 from precast.ir.loops.verifier.enumeration import (
     Grid,
@@ -65,16 +66,32 @@ def fully_written(kernel: Kernel, buffer: Buffer, examples: Sizes) -> bool:
 def _stay_apart(store: Access, other: Access, shared: Sequence[Variable]) -> bool:
     """Whether it was proved that different iterations of the loops around both meet different elements.
 
-    The dimensions in which both have the same subscript, made of shared variables alone, tell the iteration.
+    The dimensions in which both have the same subscript, made of shared variables alone, tell the iteration; where
+    they have other numbers, they never meet.
     """
+    pairs = list(zip(store.what.indices, other.what.indices, strict=True))
+    are_elsewhere = any(None not in (mine.constant, others.constant) and mine != others for mine, others in pairs)
+    if are_elsewhere and _has_own_places(store.buffer):
+        return True
     ranges, told, telling = (*store.variables, *other.variables), set[Variable](), constant(0)
-    for mine, others, stride in zip(store.what.indices, other.what.indices, store.buffer.strides, strict=True):
-        variables = {each for each in atoms(mine) if isinstance(each, Variable)}
-        if mine == others and variables <= set(shared) and not mine.computed:
+    for (mine, others), stride in zip(pairs, store.buffer.strides, strict=True):
+        if mine == others and not mine.computed and (variables := _variables_in(mine)) <= set(shared):
             telling = telling + mine * stride
-            told |= variables if is_injective(mine, tuple(variables), ranges) else set()
+            told |= variables if is_injective(mine, sorted(variables, key=lambda one: one.name), ranges) else set()
     is_told = all(each in told or each.extent == constant(1) for each in shared)
     return is_told or is_injective(telling, shared, ranges)
+
+
+@remembered
+def _has_own_places(buffer: Buffer) -> bool:
+    """Whether no two elements of a buffer share memory, as they do where it is expanded."""
+    dims = [Variable(f"d{dim}", size) for dim, size in enumerate(buffer.shape)]
+    return is_injective(buffer.offset(tuple(map(atom, dims))), dims)
+
+
+@remembered
+def _variables_in(index: Index) -> frozenset[Variable]:
+    return frozenset(each for each in atoms(index) if isinstance(each, Variable))
 
 
 def _feeds(store: Access, load: Access) -> bool:

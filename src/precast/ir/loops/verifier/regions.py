@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from precast.ir.loops.index import Index, Variable, coefficient_of, constant, product
+from precast.ir.loops.remembering import remembered
 from precast.ir.loops.verifier.accesses import Access
-from precast.ir.loops.verifier.proofs import is_proved
+from precast.ir.loops.verifier.proofs import Facts, is_proved
 
 
 def is_injective(offset: Index, variables: Sequence[Variable], others: Sequence[Variable] = ()) -> bool:
@@ -15,7 +16,13 @@ def is_injective(offset: Index, variables: Sequence[Variable], others: Sequence[
     As digits tell a number: each variable steps over all that the others with smaller steps reach together.
     """
     # Inside the loops, no range is empty.
-    facts = tuple(each.extent - 1 for each in (*variables, *others) if each.extent.constant is None)
+    facts = (each.extent - 1 for each in (*variables, *others) if each.extent.constant is None)
+    return _is_injective(offset, tuple(variables), tuple(dict.fromkeys(facts)))
+
+
+# Loops that write a tensor in many pieces are asked about each pair of them.
+@remembered
+def _is_injective(offset: Index, variables: tuple[Variable, ...], facts: Facts) -> bool:
     steps: list[tuple[Variable, Index]] = []
     for variable in variables:
         if variable.extent == constant(1):
