@@ -57,6 +57,16 @@ def test_other_programs_are_recorded_before_autograd():
     assert exported.dialect == "TRAINING"
 
 
+def test_vmap_of_a_function_whose_result_does_not_depend_on_what_is_batched():
+    def masked(x):
+        mask = torch.vmap(torch.vmap(lambda q, k: q.new_ones((), dtype=torch.bool), (None, 0)), (0, None))
+        return x.masked_fill(mask(torch.arange(5), torch.arange(6)), 0.0)
+
+    x = torch.randn(5, 6)
+    assert torch.equal(export(Function(masked), (x,)).module()(x), masked(x))
+    assert torch.equal(precast.compile(masked, fullgraph=True, backend="nop")(x), masked(x))
+
+
 def test_vmap_inside_a_program():
     x = torch.randn(4, 3)
     exported = export(Function(torch.vmap(lambda row: row.sin().cumsum(0))), (x,))

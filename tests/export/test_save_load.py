@@ -346,6 +346,15 @@ def test_submodules_may_have_any_name(name):
     assert again.getvalue() == file.getvalue()
 
 
+def test_an_operator_of_a_reserved_name_before_a_subgraph():
+    class Either(torch.nn.Module):
+        def forward(self, choice, x):
+            return torch.cond(choice, lambda mask: mask.sum(), lambda mask: mask.sum() * 2, ((x > 0) | (x < -1),))
+
+    inputs = (torch.tensor(True), torch.randn(4))
+    assert torch.equal(round_trip(export(Either(), inputs)).module()(*inputs), Either()(*inputs))
+
+
 def test_a_copied_file_may_be_cut(tmp_path):
     path = tmp_path / "program.pt2"
     save(export(Scale(), (torch.ones(3),)), path)

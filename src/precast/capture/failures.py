@@ -17,6 +17,8 @@ from precast.tracing.provenance import users_line
 _ON_DATA = (DataDependentOutputException, GuardOnDataDependentSymNode)
 # What is said where the memory of a fake tensor is read; torch has no exception of its own for it.
 _READS_MEMORY = ("data is not allocated yet", ".numpy() is not supported for tensor subclasses")
+# What is said where an operator without a rule for symbolic sizes meets a size that depends on data.
+_READS_SIZES = ("SymIntArrayRef expected to contain only concrete integers",)
 _ON_OPERATOR = (UnsupportedOperatorException, UnsupportedFakeTensorException, DynamicOutputShapeException)
 
 
@@ -35,7 +37,7 @@ def explained_failures() -> Iterator[None]:
             fix="Give the operator a fake kernel with torch.library.register_fake, or move it out of the program.",
         ) from error
     except RuntimeError as error:
-        if not any(words in str(error) for words in _READS_MEMORY):
+        if not any(words in str(error) for words in (*_READS_MEMORY, *_READS_SIZES)):
             raise
         raise _data_dependent(error) from error
 

@@ -40,7 +40,12 @@ def checking_dispatch(dispatch: Dispatch, mode: FakeTensorMode) -> Dispatch:
 
     def checked(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        return _with_types_of_eager(func, args, kwargs, partial(dispatch, func, types, args, kwargs), retyped)
+        run = partial(dispatch, func, types, args, kwargs)
+        if not isinstance(func, OpOverload):
+            return run()
+        # Tensors that torch's own rule makes on its way are none of the program's.
+        with torch._C.DisableTorchFunction():
+            return _with_types_of_eager(func, args, kwargs, run, retyped)
 
     return checked
 
@@ -59,9 +64,9 @@ def checking_decompositions(rules: Mapping[OpOverload, Callable[..., Any]]) -> d
 
 
 def _with_types_of_eager(
-    op: object, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any], retyped: Retype
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any], retyped: Retype
 ) -> Any:
-    if not isinstance(op, OpOverload) or op.namespace != "aten" or _running.is_part:
+    if op.namespace != "aten" or _running.is_part:
         return run()
     answer = eager_answer(op, args, kwargs)
     if isinstance(answer, Refusal):

@@ -109,7 +109,9 @@ class GraphReader:
         nodes: dict[str, fx.Node] = {}
         for record in content["inputs"]:
             name, value = (*record, None)[:2]
-            self._add(nodes, name, graph.placeholder(_identifier(name)), value)
+            # Named as well: by its target alone fx would call `__or__` otherwise.
+            node = graph.create_node("placeholder", _identifier(name), name=name)
+            self._add(nodes, name, node, value)
         for record in content["nodes"]:
             self._read_node(graph, nodes, root, record)
         graph.output(constant_from_json(content["outputs"], _resolver(nodes)))
