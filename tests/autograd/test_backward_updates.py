@@ -208,3 +208,61 @@ def test_a_number_that_only_the_backward_reads_is_checked():
     settings["scale"] = 5.0
     function(x).sum().backward()
     assert torch.equal(x.grad, torch.full((3,), 7.0))
+
+
+class CountsInContext(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.count, ctx.log = 1.0, []
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.count += 1
+        ctx.log.append(ctx.count)
+        return gradient * ctx.count * len(ctx.log)
+
+
+class WritesData(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x * 3
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (y,) = ctx.saved_tensors
+        y.data.add_(1)
+        return gradient * y
+
+
+class LetsGo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.held = x * 3
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        held, ctx.held = ctx.held, None
+        return gradient * held
+
+
+@pytest.mark.parametrize("kind", [CountsInContext, WritesData])
+@pytest.mark.filterwarnings("ignore::precast.GraphBreakWarning")
+def test_what_a_backward_keeps_for_itself_is_there_when_it_runs_again(kind):
+    gradients = []
+    for function in (kind.apply, precast.compile(lambda x: kind.apply(x), backend="nop")):
+        x = torch.ones(2, requires_grad=True)
+        result = function(x).sum()
+        result.backward(retain_graph=True)
+        result.backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+
+
+def test_a_backward_that_lets_go_of_what_it_held_is_compiled():
+    x = torch.ones(2, requires_grad=True)
+    precast.compile(lambda x: LetsGo.apply(x), backend="nop", fullgraph=True)(x).sum().backward()
+    assert x.grad.tolist() == [3, 3]

@@ -29,6 +29,7 @@ def running_own_backwards(
             values = (*(captured.substitute(leaf) for leaf in pytree.tree_leaves(opened(result))), *inputs)
             results = [value for value in values if _has_graph(value) and not backwards.has_spent(value, ())]
             _run_backward(function, results, [*inputs, *captured.stand_ins])
+            _refuse_written_state(sorted(captured.attributes_written_in_backward))
             _refuse_written_intermediates(captured, [*inputs, *captured.stand_ins])
         return result
 
@@ -46,9 +47,13 @@ def _run_backward(function: Callable[..., Any], results: Sequence[torch.Tensor],
     with watched_python_state(function, _ignore, returns_writes=True) as writes:
         tangents = [torch.empty_like(result) for result in results]
         torch.autograd.grad(results, wanted, tangents, allow_unused=True, retain_graph=True)
-    if writes:
+    _refuse_written_state([write.path for write in writes])
+
+
+def _refuse_written_state(paths: Sequence[str]) -> None:
+    if paths:
         raise StateMutationError(
-            f"A backward of the program writes into {', '.join(write.path for write in writes)}.",
+            f"A backward of the program writes into {', '.join(paths)}.",
             why="a compiled backward computes tensors only; it would be written once, while it is compiled",
             fix="Write what the backward is to count or keep into a tensor, with add_() or copy_().",
         )

@@ -13,6 +13,13 @@ from precast.errors import CaptureError
 _SETTER = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
+_GETTER = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+def is_data_access(func: Any) -> bool:
+    return bool(func == _GETTER)
+
+
 def is_data_assignment(func: Any) -> bool:
     return bool(func == _SETTER)
 

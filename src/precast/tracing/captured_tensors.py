@@ -6,6 +6,7 @@ variables are never touched.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
 from precast.errors import CaptureError
-from precast.tracing.assigned_data import assign_data, is_data_assignment
+from precast.tracing.assigned_data import assign_data, is_data_access, is_data_assignment
 from precast.tracing.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
 from precast.tracing.fused_optimizer_steps import fused_step
 from precast.tracing.gradient_search import GradientSearch, is_gradient_access
@@ -59,6 +60,8 @@ class CapturedTensors:
         self._gradients = gradients
         self.discovered: list[torch.Tensor] = []
         self.runs_own_backwards = False
+        self.attributes_written_in_backward: set[str] = set()
+        self.data_taken: list[tuple[torch.Tensor, int]] = []
         """Whether the program has a backward of its own, which may meet tensors, too."""
         self.written_in_backward: set[int] = set()
         """The memory that such a backward wrote into, of what the forward has left for it."""
@@ -142,6 +145,10 @@ class _SubstitutionMode(TorchFunctionMode):
             return assign_data(*args)
         if is_gradient_access(func):
             self._captured.note_gradient(args[0])
+        if is_data_access(func):
+            # Writes into it do not show in the version of the tensor whose data it is.
+            self._captured.data_taken.append((data := func(*args, **kwargs), data._version))
+            return data
         if is_storage_access(func, args):
             return guarded_storage(func, *args)
         return func(*args, **kwargs)
@@ -178,15 +185,36 @@ def _with_exchanging_backward(kind: Any, captured: CapturedTensors) -> Any:
     def backward(ctx: Any, *gradients: Any) -> Any:
         kept = [each for each in (*ctx.saved_tensors, *vars(ctx).values()) if isinstance(each, torch.Tensor)]
         kept = [captured.substitute(each) for each in kept]
-        versions = [each._version for each in kept]
+        versions, before = [each._version for each in kept], _copies(ctx)
+        captured.data_taken.clear()
         with captured.exchanged():
             results = captured.substitute(original(ctx, *gradients))
-        pairs = zip(kept, versions, strict=True)
+        pairs = [*zip(kept, versions, strict=True), *captured.data_taken]
+        captured.attributes_written_in_backward |= set(_written(before, _copies(ctx)))
         captured.written_in_backward |= {memory_of(each) for each, version in pairs if each._version != version}
         return results
 
     members = {name: staticmethod(backward), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (kind,), members)
+
+
+def _copies(ctx: Any) -> dict[str, Any]:
+    """What a context holds, and what is in containers among that."""
+    held = vars(ctx).items()
+    return {name: list(value) if isinstance(value, _CONTAINERS) else value for name, value in held}
+
+
+_CONTAINERS = (list, dict, set, deque)
+
+
+def _written(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """The attributes of a context that have another value now; to let go of one is no other value."""
+    for name, value in now.items():
+        old = before.get(name, before)
+        is_copied = type(value) is type(old) is list
+        is_kept = value is None or (is_copied and len(old) == len(value) and not any(map(_is_other, old, value)))
+        if value is not old and not is_kept:
+            yield f"ctx.{name}"
 
 
 def memory_of(tensor: torch.Tensor) -> int:
