@@ -11,6 +11,7 @@ from torch.nn import functional
 import precast
 from precast.autograd import aot_function
 from precast.compilers.native_decompositions import native_decompositions
+from precast.errors import DataDependentError
 from precast.partition import min_cut_rematerialization_partition
 from precast.runtime import load
 from tests.native.batches import Batch
@@ -120,7 +121,11 @@ def test_is_refused_as_in_eager(name: str, compiled):
     function, *args = REFUSED[name]
     eager, ours = error_of(function, *args), error_of(compiled[name], *args)
     assert eager is not None
-    assert type(ours) is type(eager), ours
+    if torch.__version__.startswith("2.11.") and "quantile" in name:
+        # There torch looks at shares while it is traced, and such a call is not captured.
+        assert isinstance(ours, DataDependentError)
+    else:
+        assert type(ours) is type(eager), ours
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -1,4 +1,5 @@
 import gc
+import os
 import sys
 
 import pytest
@@ -87,3 +88,18 @@ def test_after_an_error_nothing_is_watched_any_more():
         run_watched(lambda: 1 / 0, (), {})
     assert not executed.is_complete
     assert sys.gettrace() is None
+
+
+def test_the_environment_is_told_of_unless_tracing_looks_for_devices_there():
+    def read():
+        return os.environ.get("HOME")
+
+    # As fake tensors ask torch.cuda.
+    machinery = {"__name__": "torch._subclasses.fake_tensor"}
+    exec("def ask(): return is_available()\n", machinery)
+    devices = {"__name__": "torch.cuda", "os": os}
+    exec("def is_available(): return os.environ.get('HOME')\n", devices)
+    machinery["is_available"] = devices["is_available"]
+    assert "__getitem__" in watch(read)[1]
+    assert "__getitem__" in watch(devices["is_available"])[1]
+    assert "__getitem__" not in watch(machinery["ask"])[1]

@@ -3,6 +3,7 @@
 import builtins
 import dis
 import gc
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, Module
 from typing import Any
 from unittest.mock import patch
 
-from precast.tracing.trusted_code import is_trusted
+from precast.tracing.trusted_code import is_machinery, is_trusted
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class ExecutedCode:
 
         def note(frame: FrameType, event: str, argument: Any) -> None:
             # By identity: comparing code means comparing all of it.
-            if id(frame.f_code) not in seen and not _is_importing(frame):
+            if id(frame.f_code) not in seen and not _is_importing(frame) and not _looks_for_devices(frame):
                 seen[id(frame.f_code)] = executed = Executed(frame.f_code, frame.f_globals, _first_argument_type(frame))
                 if not is_trusted(frame.f_globals.get("__name__")):
                     self._note_lookups_in_c(frame)
@@ -128,6 +129,19 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
+def _looks_for_devices(frame: FrameType) -> bool:
+    """Whether the environment is read by tracing itself: fake tensors ask whether there is a GPU, which looks there."""
+    if frame.f_code is not _ENVIRONMENT:
+        return False
+    caller = frame.f_back
+    while caller is not None and caller.f_code is not ExecutedCode.run.__code__:
+        name = caller.f_globals.get("__name__")
+        if is_machinery(name) or not is_trusted(name):
+            return is_machinery(name)
+        caller = caller.f_back
+    return False
+
+
 def _first_argument_type(frame: FrameType) -> type | None:
     code = frame.f_code
     return type(frame.f_locals[code.co_varnames[0]]) if code.co_argcount else None
@@ -138,6 +152,7 @@ _OPENING = frozenset({"__dict__", "__getattribute__", "__getstate__", "__reduce_
 _READERS = (getattr, hasattr, vars)
 _COMPARE = dis.opmap["COMPARE_OP"]
 _MOST_VALUES = 1000
+_ENVIRONMENT = os._Environ.__getitem__.__code__
 
 
 def _values_at_hand(frame: FrameType) -> Iterator[Any]:
