@@ -172,7 +172,8 @@ def _can_be_asked(call: _Call) -> bool:
     if _finds_nothing(call) and not _looks_nowhere(operands):
         return False
     is_usual = len({operand.dtype for operand in operands if not _tells_places(operand)} - _USUAL) == 0
-    is_mixed = len({operand.dtype for operand in operands if operand.dtype.is_floating_point}) > 1
+    asked_for = {leaf for leaf in _leaves(call.arguments) if isinstance(leaf, torch.dtype)}
+    is_mixed = len({operand.dtype for operand in operands if operand.dtype.is_floating_point} | asked_for) > 1
     return is_mixed or not is_usual
 
 

@@ -87,11 +87,13 @@ def pack_tensors(tensors: Sequence[Tensor | Weight]) -> PackedTensors:
     """Describe tensors' memory to compiled code."""
     # Bytes put together by hand: filling ctypes structures field by field takes longer than a small kernel.
     torch_tensor: Any = getattr(sys.modules.get("torch"), "Tensor", ())
-    tensors = [each if isinstance(each, torch_tensor) else _in_whole_steps(each) for each in tensors]
-    layouts = [
-        _layout(each.dtype, each.shape, each.stride()) if isinstance(each, torch_tensor) else _layout_of(each)
-        for each in tensors
-    ]
+    try:
+        layouts = [
+            _layout(each.dtype, each.shape, each.stride()) if isinstance(each, torch_tensor) else _layout_of(each)
+            for each in tensors
+        ]
+    except _PartialStepsError:
+        return pack_tensors([each if isinstance(each, torch_tensor) else _in_whole_steps(each) for each in tensors])
     addresses = [each.data_ptr() if isinstance(each, torch_tensor) else _address(each) for each in tensors]
     return _Layouts(layouts).pack(tensors, addresses)
 
@@ -195,9 +197,14 @@ def _in_whole_steps(tensor: Tensor | Weight) -> Tensor | Weight:
     return Weight(tensor.dtype, copy) if isinstance(tensor, Weight) else copy
 
 
+class _PartialStepsError(Exception):
+    """Elements are not whole elements apart."""
+
+
 def _strides(array: Array) -> tuple[int, ...]:
     steps = _steps(array.strides, array.itemsize)
-    assert steps is not None, "others are copied"
+    if steps is None:
+        raise _PartialStepsError
     return steps
 
 
@@ -284,7 +291,7 @@ def _shared(value: Any, name: str) -> Array:
 
 def as_in_memory(tensor: Tensor) -> Tensor:
     """The tensor, or a copy of one that torch negates lazily: its memory holds other numbers than it."""
-    if isinstance(tensor, np.ndarray) or not is_torch_tensor(tensor):
+    if isinstance(tensor, np.ndarray):
         return tensor
     lazy: Any = tensor
     return lazy.resolve_neg() if lazy.is_neg() else tensor
