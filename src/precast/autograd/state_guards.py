@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from operator import attrgetter, getitem, is_
-from types import BuiltinFunctionType, CodeType, FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy
@@ -54,8 +54,8 @@ class StateGuards:
         self._unmistakable = _Family([pair for pair in stored if _is_unmistakable(pair[1])], getitem)
         self._defaults = _Family([pair for pair in entries if pair[0].makes_up_values], dict.get)
         attributes = [pair for pair in plain if pair[0].is_attribute]
-        self._codes = _Codes([pair for pair in attributes if type(pair[1]) is CodeType], getattr)
-        self._attributes = _Family([pair for pair in attributes if type(pair[1]) is not CodeType], getattr)
+        self._codes = _Codes([pair for pair in attributes if pair[0].key == "__code__"], getattr)
+        self._attributes = _Family([pair for pair in attributes if pair[0].key != "__code__"], getattr)
         self._tensors = [
             (place, id(value)) for place, value in pairs if isinstance(value, torch.Tensor) and id(value) not in keys
         ]
@@ -70,6 +70,7 @@ class StateGuards:
         self._dicts = [each.holder for each in self._ordered]
         self._orders = list(map(list, self._dicts))
         self._order = list(chain.from_iterable(self._orders))
+        self._has_plain_keys = set(map(type, self._order)) <= {str}
         wholes = [
             Watched(place.path, partial(_without_items, place, items[_home_of(place)]))
             for place in state.places
@@ -100,13 +101,17 @@ class StateGuards:
                 and (not self._defaults or self._defaults.are_same())
                 and not any(self._empty)
                 and list(map(len, self._holders)) == self._lengths
-                and all(map(is_, chain.from_iterable(self._dicts), self._order))
+                and self._is_ordered()
                 and list(map(type, self._objects)) == self._types
             ):
                 return self._are_rarities_same()
         except _MISSING:
             pass
         return next(self.changes(), None) is None
+
+    def _is_ordered(self) -> bool:
+        keys = chain.from_iterable(self._dicts)
+        return list(keys) == self._order if self._has_plain_keys else all(map(is_, keys, self._order))
 
     def changes(self) -> Iterator[str]:
         """What is not as it was, in words."""
