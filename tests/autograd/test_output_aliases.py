@@ -308,3 +308,17 @@ def test_callers_may_write_into_results_that_are_views_inside(compiler):
         gradients = torch.autograd.grad(sum(output.sin().sum() for output in outputs), origins)
         results.append([*outputs, *gradients])
     torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_callers_may_write_into_results_that_do_not_depend_on_inputs(freeze):
+    weight = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    model = torch.nn.Module()
+    model.weight = weight
+    model.forward = lambda x: (x + 1, torch.tensor([1.0, 2.0]), weight * 2, torch.tensor([3.0, 4.0]).view(1, 2))
+    compiled = precast.compile(model, options={"freeze": freeze})
+    for _ in range(2):
+        found = compiled(torch.ones(2))
+        torch.testing.assert_close(found, model.forward(torch.ones(2)))
+        for result in found:
+            result.add_(5)

@@ -62,3 +62,11 @@ def test_a_view_by_sizes_that_are_data_has_as_many_elements():
         torch.testing.assert_close(compiled(X, sizes), program(X, sizes))
     with pytest.raises(RuntimeError, match="is invalid for input of size 24"):
         compiled(X, torch.tensor([3, 5]))
+
+
+def test_numbers_that_were_put_into_tensors_are_still_known():
+    def program(x):
+        length = torch.ceil(torch.as_tensor(2 * x.shape[1] / 3)).long()
+        return x[:, :length] * int(torch.tensor(4.0).sqrt().item())
+
+    torch.testing.assert_close(precast.compile(program, fullgraph=True)(X), program(X))

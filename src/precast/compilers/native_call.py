@@ -171,12 +171,17 @@ def _value(node: fx.Node, values: Values, sizes: Mapping[str, int]) -> Any:
     return number_of(size, sizes)
 
 
+def _own(node: fx.Node, value: Any) -> Any:
+    """What callers may write into: a constant of the graph, which eager would make anew, is copied."""
+    return value.clone() if node.op == "get_attr" and isinstance(value, torch.Tensor) else value
+
+
 def _returned(result: object, values: Values, sizes: Mapping[str, int]) -> Any:
     if isinstance(result, fx.Node):
-        return _value(result, values, sizes)
+        return _own(result, _value(result, values, sizes))
     if not isinstance(result, ViewChain):
         return result
-    value = values[result.root]
+    value = _own(result.root, values[result.root])
     for view in result.views:
         if view.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
             # An input may lie otherwise in memory than the traced one did.

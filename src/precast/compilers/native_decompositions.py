@@ -28,7 +28,6 @@ _ALSO_TAKEN_APART = [
     _aten.batch_norm_backward,
     _aten.dist,
     _aten.ldexp,
-    _aten.lift_fresh,
     _aten.narrow_copy,
     _aten.permute_copy,
     _aten.rrelu_with_noise_backward,

@@ -166,7 +166,14 @@ def clamp_max(builder: Builder, source: Buffer, max: Operand) -> Buffer:
     return builder.pointwise(lambda x, high: apply("minimum", x, high), source, max)
 
 
-@lowering(aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default, aten.copy.default)
+@lowering(
+    aten._to_copy.default,
+    aten.clone.default,
+    aten.alias.default,
+    aten.detach.default,
+    aten.copy.default,
+    aten.lift_fresh_copy.default,
+)
 def copy(builder: Builder, *sources: Buffer, **_: object) -> Buffer:
     # `copy` takes (target, source, non_blocking); the others take the source alone.
     source = [each for each in sources if isinstance(each, Buffer)][-1]
