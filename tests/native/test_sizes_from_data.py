@@ -70,3 +70,10 @@ def test_numbers_that_were_put_into_tensors_are_still_known():
         return x[:, :length] * int(torch.tensor(4.0).sqrt().item())
 
     torch.testing.assert_close(precast.compile(program, fullgraph=True)(X), program(X))
+
+
+def test_a_list_without_elements_is_taken_into_a_concatenation_whatever_its_rank():
+    def program(x):
+        return torch.cat([torch.tensor([]), x[None, None]], dim=-2) * 2
+
+    torch.testing.assert_close(precast.compile(program, fullgraph=True)(X), program(X))

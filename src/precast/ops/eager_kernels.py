@@ -30,7 +30,7 @@ VERDICTS = 20_000
 
 _NOT_ASKED = frozenset({Fact.VIEW, Fact.EFFECTFUL, Fact.CREATION, Fact.WORKSPACE})
 # They find nothing in their operands; where one has no elements, they check fewer sizes than of others.
-_TAKES_NOTHING = frozenset({"aten::convolution"})
+_TAKES_NOTHING = frozenset({"aten::convolution", "aten::cat"})
 # They follow the numbers in their operands without a look at them.
 _TRUSTING = frozenset({"aten::linalg_lu_solve", "aten::linalg_ldl_solve"})
 # Operands that say where others are read or written, and those that say whether.
