@@ -2,15 +2,20 @@
 
 import copy
 import operator
+import struct
+import threading
 from array import array
 from collections import ChainMap
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
 import precast
+from precast.autograd import aot_function
+from precast.options import Options
+from tests.autograd.stand_alone_compiler import StandAloneCompiler
 
 
 def _special_method(name, *answers):
@@ -178,6 +183,18 @@ def _chain_of_maps():
     return _number(lambda: chain["level"], lambda i: below.update(level=i + 1.0))
 
 
+def _module_in_a_variable():
+    settings = ModuleType("settings_of_a_test")
+    settings.level = 1.0
+    return _number(lambda: settings.level, lambda i: setattr(settings, "level", i + 1.0))
+
+
+def _of_a_thread():
+    local = threading.local()
+    local.level = 1.0
+    return _number(lambda: local.level, lambda i: setattr(local, "level", i + 1.0))
+
+
 def _numbers_in_memory(holder):
     return _number(lambda: holder[0], lambda i: holder.__setitem__(0, i + 2))
 
@@ -242,6 +259,8 @@ CASES = {
     "forward of an autograd.Function": _method_of_autograd,
     "code of a function": _code,
     "ChainMap": _chain_of_maps,
+    "module in a variable": _module_in_a_variable,
+    "attribute of a thread": _of_a_thread,
     "array": lambda: _numbers_in_memory(array("d", [1.0])),
     "bytearray": lambda: _numbers_in_memory(bytearray([1])),
     "memoryview": lambda: _numbers_in_memory(memoryview(bytearray([1]))),
@@ -277,3 +296,31 @@ def test_what_copying_leaves_on_a_class_is_no_change():
     copy.copy(setting)
     compiled(torch.ones(2))
     assert len(precast.variants(compiled)) == 1
+
+
+def test_every_thread_has_attributes_of_its_own():
+    local, results = threading.local(), []
+    local.level = 1.0
+    compiled = precast.compile(lambda x: x * local.level, backend="nop")
+    assert compiled(torch.ones(1)).item() == 1
+
+    def run():
+        local.level = 5.0
+        results.append(compiled(torch.ones(1)).item())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert results == [5]
+    assert compiled(torch.ones(1)).item() == 1
+
+
+@pytest.mark.parametrize("made", [lambda number: array("d", [number]), lambda number: struct.Struct(f"{int(number)}x")])
+def test_a_start_without_a_trace_tells_objects_apart_whose_data_are_in_c(made, tmp_path):
+    options = Options(cache_directory=tmp_path)
+    holder = SimpleNamespace(data=made(1.0))
+    program = lambda x: x + (holder.data[0] if isinstance(holder.data, array) else holder.data.size)  # noqa: E731
+    for number in (1.0, 2.0, 1.0):
+        holder.data = made(number)
+        compiled = aot_function(program, StandAloneCompiler(options))
+        assert compiled(torch.zeros(1)).item() == number

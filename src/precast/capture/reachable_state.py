@@ -38,7 +38,7 @@ _MEANINGLESS = (
     type(threading.RLock()),
 )  # fmt: skip
 _HOLDING_NOTHING = (
-    *_MEANINGLESS, torch.Tensor, torch.Generator, ModuleType, str, bytes, int, float, complex, type(None),
+    *_MEANINGLESS, torch.Tensor, torch.Generator, str, bytes, int, float, complex, type(None),
 )  # fmt: skip
 _OPEN_LIBRARY_CLASSES = (
     SimpleNamespace, argparse.Namespace, ChainMap, UserDict, UserList, threading.local, torch.optim.Optimizer,
@@ -252,6 +252,10 @@ class _Walk:
             self._class(value, path)
         elif isinstance(value, FunctionType):
             self._function(value, path)
+        elif isinstance(value, ModuleType):
+            self._python_module(value)
+        elif isinstance(value, threading.local):
+            self._of_this_thread(value, path)
         elif isinstance(value, (tuple, frozenset)):
             self._each(enumerate(value), path)
         elif isinstance(value, (list, deque)):
@@ -290,6 +294,19 @@ class _Walk:
             self.found.sized.append(Sized(path, held, partial(eq, "forward")))
             if "forward" in held:
                 self.place(Place(join_path(path, "forward"), held, "forward"), held["forward"])
+
+    def _python_module(self, module: ModuleType) -> None:
+        """Variables of a user's module that is kept in an attribute or a closure; globals are known by themselves."""
+        name = module.__name__
+        if not (self._reads.state_only or is_trusted(name) or is_machinery(name)):
+            self._named_items(vars(module), name, self._reads.may_read)
+
+    def _of_this_thread(self, local: threading.local, path: str) -> None:
+        """Attributes that each thread has for itself: looked up by whoever checks them."""
+        self.found.watched.append(Watched(path, lambda: frozenset(filter(self._reads.may_read, vars(local)))))
+        for name, value in vars(local).items():
+            if self._reads.may_read(name):
+                self.place(Place(join_path(path, name), local, name, is_attribute=True), value)
 
     def _own_of_module(self, held: dict[str, Any], path: str, *, is_in_tree: bool) -> None:
         """Parameters, buffers and submodules; those of the tree are inputs, and part of what variants are found by."""

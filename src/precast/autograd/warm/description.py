@@ -18,6 +18,7 @@ import sys
 import threading
 import types
 import typing
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -394,7 +395,15 @@ def _registered_with(kind: abc.ABCMeta) -> Iterator[str]:
 
 def _layout_base(kind: type) -> type:
     """The innermost base that is not written in Python: it may hold what attributes do not show."""
-    return next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    return next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE or _is_written_in_c(base))
+
+
+def _is_written_in_c(kind: type) -> bool:
+    """Whether a class that looks like one of Python's has methods in C, and so may hold data of its own."""
+    return any(type(value) in _OF_C and value.__objclass__ is kind for value in vars(kind).values())
+
+
+_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
 def _rule_for(kind: type) -> "_Rule":
@@ -422,6 +431,7 @@ _RULES: dict[type, _Rule] = {
     ContextVar: Description._context_variable,
     threading.local: Description.attributes,
     types.SimpleNamespace: Description.attributes,
+    array: Description._text,
     range: Description._text,
     slice: Description._text,
     types.GenericAlias: Description._text,
