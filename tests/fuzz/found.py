@@ -287,4 +287,18 @@ FOUND: dict[str, Program] = {
         (Step(("v0",), "F.scaled_dot_product_attention", (Name("x0"), Name("x0"), Name("x0"))),),
         ("v0",),
     ),
+    "a_maximum_of_sums_that_the_backward_adds_up_in_another_order": Program(
+        (
+            Leaf("w5", "parameter", (3, 3, 3)),
+            Leaf("c9", "constant", (2, 1, 11)),
+            Leaf("y4", "input", (2, 3, 11)),
+        ),
+        (
+            Step(("v6",), "F.conv_transpose1d", (Name("y4"), Name("self.w5"), None)),
+            Step(("v8",), ".sum", (Name("y4"), 1, True)),
+            Step(("v10",), "torch.cat", ([Name("v8"), Name("self.c9")], -1)),
+            Step(("v11",), ".amax", (Name("v8"),)),
+        ),
+        ("v6", "v10", "v11"),
+    ),
 }

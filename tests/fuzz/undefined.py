@@ -13,7 +13,7 @@ from tests.fuzz.judge import run
 from tests.fuzz.observe import observe_inference, observe_recorded
 from tests.fuzz.programs import Program
 
-_SUSPECTS = ("F.max_pool", "F.batch_norm", "F.instance_norm", "F.group_norm", "torch.lstm", ".topk")
+_SUSPECTS = ("F.max_pool", "F.batch_norm", "F.instance_norm", "F.group_norm", "torch.lstm", ".topk", ".sort")
 _NORMS = ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
 
 
@@ -38,6 +38,8 @@ class _Watch(TorchDispatchMode):
             self.is_defined &= _do_weights_fit(args)
         if name == "topk":
             self.is_defined &= not _has_ties(*args)
+        if name == "sort" and not (kwargs or {}).get("stable"):
+            self.is_defined &= not _has_ties(args[0], args[0].numel(), *args[1:2])
         if not self.is_defined:
             raise UndefinedError(name)
         result = func(*args, **(kwargs or {}))
@@ -65,16 +67,21 @@ def _is_without_gradient(source: torch.Tensor, weight: torch.Tensor | None) -> b
 
 
 def _do_weights_fit(args: Sequence[Any]) -> bool:
-    """Whether weights and biases have the sizes that the state asks for: the library reads as if they had."""
-    source, state = args[0], args[5]
+    """Whether weights, biases and cells have the sizes that the state asks for: the library reads as if they had."""
+    source, state, cells = args[0], args[5], args[6]
     shapes = [tuple(each.shape) for each in args[1:5]]
     gates = 4 * state.shape[-1]
-    return source.shape[1] == state.shape[-2] and shapes == [
-        (gates, source.shape[-1]),
-        (gates, state.shape[-1]),
-        (gates,),
-        (gates,),
-    ]
+    return (
+        source.shape[1] == state.shape[-2]
+        and cells.shape == state.shape
+        and shapes
+        == [
+            (gates, source.shape[-1]),
+            (gates, state.shape[-1]),
+            (gates,),
+            (gates,),
+        ]
+    )
 
 
 def _has_ties(source: torch.Tensor, count: int, dim: int = -1, largest: bool = True, is_sorted: bool = True) -> bool:

@@ -54,6 +54,19 @@ def test_bytes_told_are_bytes_measured(model):
     assert explanation_of(forward).default_bytes == measured_default(joint)
 
 
+@pytest.mark.parametrize("reduce", [torch.amax, torch.amin])
+def test_what_is_compared_with_its_own_maximum_is_not_computed_again(reduce):
+    def function(x):
+        total = (x.sum(1) * 1.7).unsqueeze(1)
+        return reduce(total, (0, 2)), total.exp()
+
+    joint = trace_joint(function, torch.randn(2, 3, 11))
+    forward, backward = partition(joint)
+    assert_halves_equal_joint(joint, forward, backward)
+    assert "eq" in called(forward) + called(backward)
+    assert not {"sum", "mul"} & {op.name for op in explanation_of(forward).recomputed}
+
+
 @pytest.mark.models
 @pytest.mark.parametrize(
     "model",

@@ -7,6 +7,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -23,6 +24,7 @@ LONGEST_CHAIN = 24
 # A reduction whose result is this many times smaller than its input is better saved than run again.
 REDUCTION_FACTOR = 4
 
+_EQUALITIES = frozenset({torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor})
 _WANT_RECOMPUTE = frozenset({CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE})
 
 
@@ -113,6 +115,16 @@ def _is_small_reduction(node: fx.Node) -> bool:
     return is_reduction(node) and bytes_of(node.meta.get("val")) * REDUCTION_FACTOR < read
 
 
+def _is_compared(node: fx.Node) -> bool:
+    """Tell whether somebody asks where the value, or a view of it, equals another: a gradient of ``amax`` does."""
+    return any(user.target in _EQUALITIES or (is_view(user) and _is_compared(user)) for user in node.users)
+
+
+def _is_computed_in_floats(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and not is_view(node)
+
+
 def _is_free(node: fx.Node) -> bool:
     return node.op == "get_attr" or is_view(node) or is_item_of_tuple(node) or is_symbolic(node)
 
@@ -133,6 +145,12 @@ _RULES: tuple[tuple[Callable[[fx.Node], bool], Recompute, str], ...] = (
     (_makes_symbols, Recompute.NEVER, "its size depends on values"),
     (lambda node: is_random(node) and not may_be_replayed(node), Recompute.NEVER, "its draw cannot be replayed"),
     (_is_marked("MUST_SAVE", "MUST_CPU_OFFLOAD"), Recompute.NEVER, "a checkpoint policy says it must be saved"),
+    # Sums that are computed again may be added up in another order: nothing would equal its own maximum any more.
+    (
+        lambda node: _is_computed_in_floats(node) and _is_compared(node),
+        Recompute.NEVER,
+        "compared bit by bit with what was computed from it",
+    ),
     (lambda node: recipe_of(node) is not None, Recompute.CHEAP, "follows from what is saved anyway"),
     (_is_free, Recompute.FREE, "moves no bytes"),
     (lambda node: checkpoint_policy(node) in _WANT_RECOMPUTE, Recompute.ASKED, "inside a checkpoint region"),
