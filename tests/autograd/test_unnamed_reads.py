@@ -227,10 +227,11 @@ def _precision():
 
 
 def _setting_of_a_backend():
+    # Set below torch's attribute, which torch's own test utilities freeze.
     return _switch(
         lambda: torch.backends.cudnn.benchmark,
-        lambda: setattr(torch.backends.cudnn, "benchmark", True),
-        lambda: setattr(torch.backends.cudnn, "benchmark", False),
+        lambda: torch._C._set_cudnn_benchmark(True),
+        lambda: torch._C._set_cudnn_benchmark(False),
     )
 
 

@@ -84,6 +84,20 @@ def test_expanded_results_have_eagers_strides(compiled):
     assert ours.stride() == (0, 1)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.exp().expand(4, 3)[1:],
+        lambda x: x.exp()[1:].unsqueeze(0).expand(4, 2),
+        lambda x: x.exp().as_strided((2, 2), (0, 1)),
+        lambda x: x.exp().as_strided((2, 2), (1, 0), 1),
+    ],
+)
+def test_results_that_show_an_element_again_have_eagers_strides(compiled, function):
+    ours = assert_like_eager(compiled(function), function, torch.randn(3))
+    assert ours.stride() == function(torch.ones(3)).stride()
+
+
 def test_no_tensor_goes_in(compiled):
     function = lambda: torch.arange(4) * 2  # noqa: E731
     assert_like_eager(compiled(function), function)

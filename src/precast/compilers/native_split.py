@@ -304,11 +304,17 @@ _ALL_ELEMENTS = {
         ("squeeze", "dims"), ("expand", "default"),
     )
 }  # fmt: skip
-_SOME_ELEMENTS = {torch.ops.aten.select.int, torch.ops.aten.slice.Tensor, torch.ops.aten.diagonal.default}
+_SOME_ELEMENTS = {
+    torch.ops.aten.select.int, torch.ops.aten.slice.Tensor, torch.ops.aten.diagonal.default,
+    torch.ops.aten.as_strided.default,
+}  # fmt: skip
 
 
 def _result(result: object) -> Result:
-    """A returned view of an input, or of all of a computed tensor, shares its memory as it does in eager."""
+    """A returned view of an input, or of all of a computed tensor, shares its memory as it does in eager.
+
+    So does one that shows an element again: no tensor of its own could have its strides.
+    """
     if not isinstance(result, fx.Node):
         return result
     node, views = result, list[fx.Node]()
@@ -321,6 +327,11 @@ def _result(result: object) -> Result:
         node = source
     takes_part = any(view.target in _SOME_ELEMENTS for view in views)
     is_input = node in placeholders_of(node.graph) or node.op == "get_attr"
-    if not views or (takes_part and not is_input):
+    if not views or (takes_part and not is_input and not _shows_again(result)):
         return result
     return ViewChain(node, tuple(views))
+
+
+def _shows_again(node: fx.Node) -> bool:
+    value = tensor_of(node)
+    return any(isinstance(stride, int) and stride == 0 for stride in value.stride())

@@ -10,8 +10,8 @@ def is_trusted(module: str | None) -> bool:
 
 
 _MACHINERY = (
-    "mpmath", "namedtuple_", "numpy", "precast", "sympy", "torch._", "torch.autograd", "torch.fx", "torch.library",
-    "torch.overrides", "torch.types", "torch.utils._", "unittest",
+    "_pytest", "mpmath", "namedtuple_", "numpy", "pluggy", "precast", "sympy", "torch._", "torch.autograd", "torch.fx",
+    "torch.library", "torch.overrides", "torch.types", "torch.utils._", "unittest",
 )  # fmt: skip
 # Ours in place of a library's, or of a module's call, while a program is traced: they read what it would read.
 _STAND_INS = frozenset(
