@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from precast.codegen import timers
 from precast.codegen.cpp_types import DLPACK_TYPES, MEMORY_TYPES, Namer, identifier, index_text, text_literal
 from precast.codegen.describe import Entry, Storage, describe_entry, state_buffers
 from precast.codegen.groups import row_type
 from precast.codegen.kernels import KernelFunction
 from precast.codegen.size_functions import HEADER as SIZES_HEADER
 from precast.codegen.size_functions import size_functions, size_lines
+from precast.codegen.timers import TIMERS_HEADER, timed_step, times_function, times_of
 from precast.ir.loops.buffers import Buffer, View
 from precast.ir.loops.index import Index
 from precast.ir.loops.program import Check, FallbackStep, Finish, Kernel, KernelGroup, LibraryCall, SizeSource, Step
@@ -64,7 +64,7 @@ def write_host(
     updated = {name for entry in entries for name in entry.updates.values()}
     declarations = {call.function.declaration for each in calls for call in each.values()}
     parts = ['#include "precast_host.h"', '#include "precast_kernels.h"', SIZES_HEADER]
-    parts += [*([timers.HEADER] if profile else []), ""]
+    parts += [*([TIMERS_HEADER] if profile else []), ""]
     parts += ["namespace kernels {", *sorted(declarations), "}  // namespace kernels", ""]
     for number, (entry, kernels) in enumerate(zip(entries, calls, strict=True)):
         parts += _EntryWriter(number, entry, kernels, places, updated, profile=profile).lines()
@@ -72,7 +72,7 @@ def write_host(
     parts += [f"    {_table_row(entry)}," for entry in entries]
     parts += ["};", f"const size_t entry_count = {len(entries)};", "}  // namespace precast", ""]
     parts += [*_state_table(state, updated, storages), *_embedded_data(embedded)]
-    parts += timers.times_function(entries) if profile else []
+    parts += times_function(entries) if profile else []
     return "\n".join(parts)
 
 
@@ -108,7 +108,7 @@ class _EntryWriter:
             f"static const char {self.prefix}_json[] = {text_literal(json.dumps(describe_entry(self.entry)))};",
             "",
             *size_functions(self.prefix, self.entry),
-            *(timers.times_of(self.prefix, len(program.steps)) if self.profile else []),
+            *(times_of(self.prefix, len(program.steps)) if self.profile else []),
             *self._run(),
         ]
 
@@ -127,7 +127,7 @@ class _EntryWriter:
             lines.append(self._pointer(buffer, f"frame.arena + {_term(self.plan.offsets[buffer])}"))
         for number, step in enumerate(program.steps):
             written = self._step(step)
-            lines += timers.timed_step(self.prefix, number, written) if self.profile else written
+            lines += timed_step(self.prefix, number, written) if self.profile else written
         return [*lines, "    return PRECAST_OK;", "}", ""]
 
     def _step(self, step: Step) -> list[str]:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from precast.codegen.cpp_types import identifier
 from precast.codegen.describe import Entry
 
-HEADER = '#include "precast_profile.h"'
+TIMERS_HEADER = '#include "precast_profile.h"'
 
 
 def timed_step(prefix: str, number: int, lines: Sequence[str]) -> list[str]:

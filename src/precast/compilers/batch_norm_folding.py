@@ -30,7 +30,7 @@ _NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten._native_batch
 def fold_batch_norms(module: fx.GraphModule) -> None:
     """Fold, in place, every batch norm over the result of a convolution that nobody else reads."""
     for norm in list(module.graph.nodes):
-        if _is_inference_norm(norm) and _may_be_folded(norm):
+        if _is_inference_norm(norm) and _may_be_absorbed(norm):
             _fold(module, norm)
     module.graph.eliminate_dead_code()
 
@@ -39,7 +39,7 @@ def _is_inference_norm(node: fx.Node) -> bool:
     return node.target is _INFERENCE_NORM or (node.target in _NORMS and node.args[5] is False)
 
 
-def _may_be_folded(norm: fx.Node) -> bool:
+def _may_be_absorbed(norm: fx.Node) -> bool:
     convolution = norm.args[0]
     if not isinstance(convolution, fx.Node) or convolution.target is not _CONVOLUTION or len(convolution.users) > 1:
         return False

@@ -14,9 +14,9 @@ def dot_text(picture: Picture) -> str:
 
 
 def _attributes(box: Box) -> str:
-    label = "\\n".join(_escaped(line) for line in box.lines)
-    return f'[label="{label}", tooltip="{_escaped(box.tooltip)}", fillcolor="{FILL[box.kind]}"]'
+    label = "\\n".join(_quoted(line) for line in box.lines)
+    return f'[label="{label}", tooltip="{_quoted(box.tooltip)}", fillcolor="{FILL[box.kind]}"]'
 
 
-def _escaped(text: str) -> str:
+def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

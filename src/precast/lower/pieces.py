@@ -20,7 +20,7 @@ from precast.lower.loop_ranges import loops_within, ranges_of, where_holds
 
 FEWEST = 8
 """Of fewer pieces each element takes its own: one loop may be cheaper than several."""
-SHORTEST = 16
+SHORTEST_PIECE = 16
 """Loops along memory that are shorter than this are not worth it."""
 
 
@@ -87,7 +87,7 @@ def _fill(pieces: Sequence[_Piece]) -> bool:
 
 def _are_long(pieces: Sequence[_Piece], store: Store) -> bool:
     is_along = coefficient_of(store.buffer.offset(store.indices), pieces[0].variable) == constant(1)
-    return not is_along or min(each.end - each.first for each in pieces) >= SHORTEST
+    return not is_along or min(each.end - each.first for each in pieces) >= SHORTEST_PIECE
 
 
 def _loops(piece: _Piece, store: Store, variables: Sequence[Variable]) -> tuple[Statement, ...]:
