@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precast.autograd.boundary import FlatCall
-from precast.autograd.boundary.autograd_function import TrainingFacts, TrainingGraphs, differentiable_call
+from precast.autograd.boundary.autograd_function import (
+    PartialBackwards,
+    TrainingFacts,
+    TrainingGraphs,
+    differentiable_call,
+)
 from precast.autograd.boundary.grad_mode_readers import in_grad_mode
 from precast.autograd.boundary.mutation_epilogue import Update, apply_updates
 from precast.autograd.boxing import BoxedCall, Compiled
@@ -25,7 +30,10 @@ INFERENCE, FORWARD, BACKWARD = "inference", "forward", "backward"
 """Kinds of graphs."""
 
 Gradients = Callable[[Sequence[Any]], Sequence[Any]]
-"""Gradients of all primals from the primals and tangents of a call, themselves differentiable."""
+"""Gradients of all primals from the primals and tangents of a call, themselves differentiable.
+
+A tangent is None if its result is not used.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,7 @@ class CallParts:
 
     ``layouts`` says of which plain tensors the inputs and results of each graph are made. ``outside_autograd``: an
     inference graph over inputs that require grad. ``regenerate`` wraps a call so that outputs alias as they should.
+    ``partial`` makes the backward where only some results are used.
     """
 
     graphs: Mapping[str, Compiled]
@@ -43,6 +52,7 @@ class CallParts:
     outside_autograd: bool = False
     updates: tuple[Update, ...] = ()
     regenerate: Callable[[FlatCall], FlatCall] | None = None
+    partial: PartialBackwards | None = None
 
     def assemble(self, compilation: Compilation, second_order: Gradients | None) -> FlatCall:
         """The call; one that is trained needs to know how gradients of its gradients are come by."""
@@ -65,7 +75,8 @@ class CallParts:
 
     def _training_call(self, compilation: Compilation, second_order: Gradients, facts: TrainingFacts) -> FlatCall:
         forward, backward = (self._graph_call(kind, compilation) for kind in (FORWARD, BACKWARD))
-        return differentiable_call(TrainingGraphs(forward, backward, second_order, facts))
+        assert self.partial is not None, "results can be used in part"
+        return differentiable_call(TrainingGraphs(forward, backward, second_order, facts, self.partial))
 
     def _graph_call(self, kind: str, compilation: Compilation) -> BoxedCall:
         call = named_call(self.graphs[kind], compilation.graph_name(kind))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from precast.autograd.ambient import in_ambient
+from precast.autograd.ambient import ambient_of, in_ambient
 from precast.autograd.call_key import PlainTensors, ambient_key, dynamic_key
 from precast.autograd.call_parts import Gradients
 from precast.autograd.changing_numbers import ChangingNumbers, sizes_of_numbers
@@ -32,7 +32,7 @@ from precast.autograd.state_slots import ModuleSlots
 from precast.autograd.uncaptured import NotCapturedError, name_of, named_modules, told_failures
 from precast.autograd.users_warnings import warn_at_users_line
 from precast.autograd.variant_table import InputNames, Record, Variant, VariantTable, in_words
-from precast.autograd.warm.second_order import second_order_later
+from precast.autograd.warm.later import Later
 from precast.autograd.warm.start import warm_start
 from precast.capture.module_state import module_state, root_modules
 from precast.capture.reachable_state import hook_state
@@ -238,7 +238,8 @@ class AotCallable:
         roots = self._size_roots(values, circumstances, numbers)
         started = time.perf_counter()
         with new_compilation(self._order) as compilation:
-            job = Job(self._compilers, compilation, self._second_order, tuple(range(self._leading_state)))
+            ambient = partial(ambient_of, self._function)
+            job = Job(self._compilers, compilation, self._second_order, ambient, tuple(range(self._leading_state)))
             try:
                 variant = self._restored_or_compiled(args, kwargs, values, circumstances, numbers, job, roots)
             except GraphBreak as found:
@@ -267,7 +268,7 @@ class AotCallable:
         may_start_warm = not roots and not self._order and not self._leading_state
         start = warm_start(self._function, values, circumstances, self._compilers) if may_start_warm else None
         if start is not None:
-            later = partial(second_order_later, self._function, args, kwargs, slots, self._second_order)
+            later = partial(Later, self._function, args, kwargs, slots, job)
             restored = start.restore(self._function, job.compilation, later)
             if restored is not None:
                 return restored
@@ -337,13 +338,16 @@ class AotCallable:
         """Gradients of a compiled call as a compiled function in turn, made when a caller first differentiates them."""
         from precast.differentiate import gradient_function
 
-        made: list[AotCallable] = []
-        again = in_ambient(self._function, gradient_function(function, facts))
+        made: dict[tuple[bool, ...], AotCallable] = {}
+        ambient, is_enabled, count = ambient_of(self._function), torch.is_grad_enabled(), len(facts.inputs)
 
         def gradients(values: Sequence[Any]) -> Sequence[Any]:
-            if not made:
-                made.append(AotCallable(again, self._compilers, order=self._order + 1))
-            found: Sequence[Any] = made[0](*values)
+            given = tuple(tangent is not None for tangent in values[count:])
+            if given not in made:
+                with torch.set_grad_enabled(is_enabled):
+                    run = in_ambient(ambient, gradient_function(function, facts.with_tangents(given)))
+                made[given] = AotCallable(run, self._compilers, order=self._order + 1)
+            found: Sequence[Any] = made[given](*(value for value in values if value is not None))
             return found
 
         return gradients

@@ -25,8 +25,7 @@ class TracedGraph:
     """A functional graph over plain tensors, and what the values around it are made of.
 
     ``inputs`` are the primals and ``tangents`` what follows them; ``results`` is everything that is returned. The last
-    inputs and results of a joint graph belong to ``late_updates``, the primals that the backward writes into;
-    ``origins`` are, for each primal, the tangents that its gradient comes from.
+    inputs and results of a joint graph belong to ``late_updates``, the primals that the backward writes into.
     """
 
     module: fx.GraphModule
@@ -34,7 +33,6 @@ class TracedGraph:
     tangents: tuple[Layout, ...]
     results: tuple[Layout, ...]
     late_updates: tuple[int, ...] = ()
-    origins: tuple[tuple[int, ...], ...] = ()
 
 
 def trace_joint(
@@ -55,7 +53,7 @@ def trace_joint(
         traced = _trace_plain(joint, primals, tangents, fakes, decompositions=decompositions, module_names=module_names)
         if joint.seen == joint.late_updates:
             _take_current(traced.module, len(joint.seen))
-            return replace(traced, late_updates=joint.seen, origins=joint.origins)
+            return replace(traced, late_updates=joint.seen)
         joint = Joint(function, facts, joint.seen)
 
 

@@ -23,12 +23,14 @@ from precast.autograd.boundary.updates_in_place import mark_updates
 from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts
 from precast.autograd.compile_cache import start_graph
 from precast.autograd.job import Job
+from precast.autograd.partial_backward import partial_backwards
 from precast.autograd.trace_graphs import TracedGraph, trace_inference, trace_joint
 from precast.autograd.uncaptured import NotCapturedError
 from precast.ir.boundary import BoundaryFacts, InputFacts, Relation
 from precast.ir.graphs import placeholders_of, results_of
 from precast.ir.node_meta import mark_state, value_of
 from precast.ops.cost import size_hint
+from precast.partition.saved_values import identities_of_saved
 from precast.tracing.fake_inputs import FakeInputs
 from precast.tracing.flat_function import FlatFunction
 
@@ -116,7 +118,7 @@ def _training_parts(
         updated=facts.updated,
         is_random=facts.is_random,
         late_updates=traced.late_updates,
-        origins=_telling_origins(traced, sum(facts.tangents)),
+        saved=identities_of_saved(traced.module, backward) if sum(facts.tangents) > 1 else (),
     )
     if not any((*traced.inputs, *traced.results)):
         mark_updates(forward.graph, facts, needed=training.relevant)
@@ -128,14 +130,8 @@ def _training_parts(
         {FORWARD: (traced.inputs, results), BACKWARD: (traced.tangents, gradients)},
         training=training,
         reads_grad_mode=reads_grad_mode(forward.graph),
+        partial=partial_backwards(function, inputs, fakes, facts, job, training),
     )
-
-
-def _telling_origins(traced: TracedGraph, tangents: int) -> tuple[tuple[int, ...], ...]:
-    """Which tangents each gradient comes from, if it is not all of them for all that there are; of plain tensors."""
-    if any((*traced.inputs, *traced.results)):
-        return ()
-    return traced.origins if any(0 < len(each) < tangents for each in traced.origins) else ()
 
 
 def _partition(traced: TracedGraph, plain_results: int, job: Job) -> tuple[fx.GraphModule, fx.GraphModule]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
-from torch.autograd.graph import get_gradient_edge
 
 from precast.errors import CaptureError
 from precast.ir.boundary import BoundaryFacts, InputFacts
@@ -24,8 +23,7 @@ class Joint:
     """The joint function of ``function``; its primals must be leaves that require grad where ``facts`` says so.
 
     ``late_updates`` are the numbers of the primals that the backward writes into. Those that it was seen to write into
-    in a run are ``seen``: where they are others, the function is to be made anew. ``origins`` are, for each primal, the
-    tangents that its gradient comes from, of the last run.
+    in a run are ``seen``: where they are others, the function is to be made anew.
     """
 
     def __init__(self, function: FlatFunction, facts: BoundaryFacts, late_updates: tuple[int, ...] = ()) -> None:
@@ -33,7 +31,6 @@ class Joint:
         self._facts = facts
         self.late_updates = late_updates
         self.seen: tuple[int, ...] = ()
-        self.origins: tuple[tuple[int, ...], ...] = ()
 
     def __call__(self, *inputs: Any) -> list[Any]:
         facts, late = self._facts, self.late_updates
@@ -46,7 +43,6 @@ class Joint:
                 results[place] = results[place].clone()
         for number, value in zip(late, current, strict=True):
             _take(own[number], value)
-        self.origins = _origins_of_gradients(primals, results, facts)
         versions = _versions(own)
         gradients = _gradients(primals, results, tangents, facts)
         self.seen = tuple(number for number, now in enumerate(_versions(own)) if now != versions[number])
@@ -131,35 +127,6 @@ def _gradients(
             )
         gradients[i] = gradient
     return gradients
-
-
-def _origins_of_gradients(
-    primals: Sequence[Any], results: Sequence[Any], facts: BoundaryFacts
-) -> tuple[tuple[int, ...], ...]:
-    """For each primal, the numbers of the tangents that the autograd engine takes to it."""
-    sources = [result for result, has_tangent in zip(results, facts.tangents, strict=True) if has_tangent]
-    leaves = {
-        get_gradient_edge(primals[i]).node: frozenset([i]) for i, fact in enumerate(facts.inputs) if fact.requires_grad
-    }
-    reached = dict[Any, frozenset[int]](leaves)
-    ends = [_primals_behind(get_gradient_edge(source).node, reached) for source in sources]
-    return tuple(tuple(number for number, end in enumerate(ends) if i in end) for i in range(len(primals)))
-
-
-def _primals_behind(start: Any, reached: dict[Any, frozenset[int]]) -> frozenset[int]:
-    """The primals that a node of an autograd graph leads to; noted in ``reached`` for all nodes on the way."""
-    waiting = [start]
-    while waiting:
-        node = waiting[-1]
-        following = [each for each, _ in node.next_functions if each is not None] if node not in reached else []
-        unknown = [each for each in following if each not in reached]
-        if unknown:
-            waiting += unknown
-            continue
-        if node not in reached:
-            reached[node] = frozenset().union(*(reached[each] for each in following))
-        waiting.pop()
-    return reached[start]
 
 
 def tangents_for(facts: BoundaryFacts) -> list[torch.Tensor]:

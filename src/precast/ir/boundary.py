@@ -3,7 +3,8 @@
 Whoever runs the functional graph uses these facts to give the caller eager's effects back.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -85,7 +86,8 @@ class BoundaryFacts:
     """Everything that happens at the border of one functional graph.
 
     The graph returns the updated inputs, then the outputs, then the intermediate bases; ``effect_tokens`` counts the
-    tokens that thread its side effects. ``values`` are fakes of everything that leaves the graph.
+    tokens that thread its side effects. ``values`` are fakes of everything that leaves the graph. Those numbered in
+    ``unused`` get no gradient, whatever they need.
     """
 
     inputs: tuple[InputFacts, ...]
@@ -94,6 +96,7 @@ class BoundaryFacts:
     effect_tokens: int = 0
     is_random: bool = False
     values: tuple[Any, ...] = field(default=(), repr=False, compare=False)
+    unused: frozenset[int] = frozenset()
     updated: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,7 +106,14 @@ class BoundaryFacts:
     def tangents(self) -> tuple[bool, ...]:
         """For every value that leaves the graph, in order, whether the backward gets a gradient for it."""
         updated = (self.inputs[number].update_needs_gradient for number in self.updated)
-        return (*updated, *(facts.needs_tangent for facts in self.outputs), *self.base_requires_grad)
+        needed = (*updated, *(facts.needs_tangent for facts in self.outputs), *self.base_requires_grad)
+        return tuple(is_needed and number not in self.unused for number, is_needed in enumerate(needed))
+
+    def with_tangents(self, given: Sequence[bool]) -> "BoundaryFacts":
+        """The same where only the ``given`` ones of the tangents are there: the others' values are unused."""
+        numbers = [number for number, has_tangent in enumerate(self.tangents) if has_tangent]
+        unused = {number for number, is_given in zip(numbers, given, strict=True) if not is_given}
+        return replace(self, unused=self.unused | unused)
 
     @property
     def is_plain(self) -> bool:

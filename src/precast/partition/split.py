@@ -56,15 +56,22 @@ def split(
 
 def nodes_of_backward(joint: JointGraph, saved: Collection[fx.Node]) -> set[fx.Node]:
     """Return all that a backward computes when it is given ``saved`` and the tangents."""
+    computed = needs_of_backward(joint, saved).difference(saved, joint.tangents)
+    for node in computed:
+        assert node.op != "placeholder", f"the backward needs '{node.name}', which is not saved"
+    return computed
+
+
+def needs_of_backward(joint: JointGraph, saved: Collection[fx.Node]) -> set[fx.Node]:
+    """Return all that a backward computes or reads when it is given ``saved`` and the tangents."""
     given = {*saved, *joint.tangents}
     pending = [*joint.backward, *(gradient for gradient in joint.gradients if isinstance(gradient, fx.Node))]
     found = set[fx.Node]()
     while pending:
         node = pending.pop()
-        if node not in found and node not in given:
-            assert node.op != "placeholder", f"the backward needs '{node.name}', which is not saved"
+        if node not in found:
             found.add(node)
-            pending.extend(_operands(joint, node))
+            pending.extend(_operands(joint, node) if node not in given else ())
     return found
 
 

@@ -51,6 +51,8 @@ def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
     """While active, nodes made on this thread are annotated; ``module_names`` gives each module's path by its id."""
     thread = threading.get_ident()
     modules: list[tuple[str, str]] = []
+    # Some traces are made inside of a backward, which is then none of theirs.
+    around: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
 
     call: Callable[..., Any] = torch.nn.Module._call_impl
 
@@ -69,7 +71,7 @@ def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
     def create_node(tracer: PythonKeyTracer, *args: Any, **kwargs: Any) -> fx.Node:
         node = original(tracer, *args, **kwargs)
         if threading.get_ident() == thread and node.op == "call_function":
-            _annotate(node, modules)
+            _annotate(node, modules, around)
         return node
 
     noting_module = patch.object(torch.nn.Module, "_call_impl", call_noting_module)
@@ -90,13 +92,13 @@ def attributed_to(source: fx.Node) -> Iterator[None]:
         _retraced_node.reset(token)
 
 
-def _annotate(node: fx.Node, modules: list[tuple[str, str]]) -> None:
+def _annotate(node: fx.Node, modules: list[tuple[str, str]], around: torch.autograd.graph.Node | None) -> None:
     source = _retraced_node.get()
     if source is not None:
         copy_provenance(source, node)
         copy_checkpoint_tag(source, node)
     running: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
-    if running is not None:
+    if running is not None and running is not around:
         set_autograd_origin(node, running._sequence_nr(), backward=True)
         return
     # The autograd kernel makes its graph node, and so counts on, before the op reaches the tracer.

@@ -25,8 +25,8 @@ class TrainingFacts:
     another way, so autograd must not see it. ``detached[i]``: the graph returns an input, or a value twice.
     ``tangent_orders``: the memory order that the backward was traced with, for each tangent. ``relevant``: the primals
     that gradients depend on. ``updated``: the primals that are changed by the call itself, ``late_updates``: those that
-    are changed by its backward. ``origins``: for each primal, the tangents that its gradient comes from, unless that is
-    all of them for all: if none of these is given, the primal gets no gradient.
+    are changed by its backward. ``saved`` identifies what the backward takes beside tangents, if there are several of
+    those, so that a backward for some of them can start from the same.
     """
 
     result_count: int
@@ -39,17 +39,34 @@ class TrainingFacts:
     updated: tuple[int, ...]
     is_random: bool
     late_updates: tuple[int, ...] = ()
-    origins: tuple[tuple[int, ...], ...] = ()
+    saved: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PartialBackward:
+    """A backward for results of which only some get a tangent.
+
+    ``taken`` are the places of what it takes among all that is saved, ``late_updates`` the primals that it writes into.
+    """
+
+    graph: BoxedCall
+    taken: tuple[int, ...]
+    late_updates: tuple[int, ...] = ()
+
+
+PartialBackwards = Callable[[Sequence[Any], tuple[bool, ...]], PartialBackward | None]
+"""The backward for the tangents that are given, of a call with these primals; None if what is saved does not serve."""
 
 
 @dataclass(frozen=True)
 class TrainingGraphs:
-    """Compiled forward and backward, and how gradients of gradients are come by."""
+    """Compiled forward and backward, and how gradients of gradients and of some results alone are come by."""
 
     forward: BoxedCall
     backward: BoxedCall
     second_order: Callable[[Sequence[Any]], Sequence[Any]]
     facts: TrainingFacts
+    partial: PartialBackwards
 
 
 class _Alias:
@@ -107,7 +124,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
     with_tangent = [i for i in range(count) if facts.differentiable[i]]
     orders, relevant, late = facts.tangent_orders, facts.relevant, len(facts.late_updates)
     updated = [(i, number) for i, number in enumerate(facts.updated) if not facts.differentiable[i]]
-    origins = facts.origins
+    partial_backwards: dict[tuple[bool, ...], PartialBackward | None] = {}
     sizes_start, is_plain, is_random = count + saved_count, not special and not constant, facts.is_random
 
     class CompiledFunction(torch.autograd.Function):
@@ -122,9 +139,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             outputs = forward_graph([*inputs])
             ctx.save_for_backward(*outputs[count:sizes_start])
             ctx.sizes = outputs[sizes_start:]
-            if origins:
-                ctx.set_materialize_grads(False)
-                ctx.shown = [(outputs[i].shape, outputs[i].dtype, outputs[i].device) for i in with_tangent]
+            ctx.set_materialize_grads(False)
             results = [_own(result) for result in outputs[:count]]
             if is_plain:
                 return tuple(results)
@@ -139,8 +154,9 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
             tangents = [gradients[i] for i in with_tangent]
-            if origins and any(tangent is None for tangent in tangents):
-                return _gradients_of_some(CompiledFunction, ctx, gradients, facts)
+            for tangent in tangents:
+                if tangent is None:
+                    return _gradients_of_some(ctx, graphs, tangents, partial_backwards)
             if torch.is_grad_enabled():
                 return _differentiable_gradients(ctx, graphs, tangents)
             tangents = [_in_order(tangent, order) for tangent, order in zip(tangents, orders, strict=True)]
@@ -164,18 +180,44 @@ def _own(result: Any) -> Any:
     return result.detach() if isinstance(result, torch.Tensor) and result._is_view() else result
 
 
-def _gradients_of_some(function: Any, ctx: Any, gradients: Sequence[Any], facts: TrainingFacts) -> tuple[Any, ...]:
-    """The gradients where some results have no tangent: none for a primal that comes into no other."""
-    with_tangent = [i for i, is_wanted in enumerate(facts.differentiable) if is_wanted]
-    given, filled = set(), list(gradients)
-    for number, (i, (shape, dtype, device)) in enumerate(zip(with_tangent, ctx.shown, strict=True)):
-        if gradients[i] is None:
-            filled[i] = torch.zeros(shape, dtype=dtype, device=device)
-        else:
-            given.add(number)
-    found = function.backward(ctx, *filled)
-    kept = [value if given.intersection(from_) else None for value, from_ in zip(found, facts.origins, strict=False)]
-    return (*kept, *found[len(kept) :])
+def _gradients_of_some(
+    ctx: Any,
+    graphs: TrainingGraphs,
+    tangents: Sequence[torch.Tensor | None],
+    made: dict[tuple[bool, ...], PartialBackward | None],
+) -> Any:
+    """The gradients where some results are in no loss: what leads to these alone is not computed, as in eager.
+
+    Zeros in place of their tangents would not do. Times an infinite slope they are NaN, and whoever leads to no other
+    result would get them as a gradient.
+    """
+    given = tuple(tangent is not None for tangent in tangents)
+    if not any(given):
+        return (None,) * len(ctx.needs_input_grad)
+    if torch.is_grad_enabled():
+        return _differentiable_gradients(ctx, graphs, tangents)
+    saved = [*ctx.sizes, *ctx.saved_tensors]
+    if given not in made:
+        made[given] = graphs.partial(ctx.primals, given)
+    partial = made[given]
+    if partial is None:
+        return _differentiable_gradients(ctx, graphs, tangents)
+    facts = graphs.facts
+    ordered = [
+        _in_order(tangent, order)
+        for tangent, order in zip(tangents, facts.tangent_orders, strict=True)
+        if tangent is not None
+    ]
+    arguments = [*(saved[place] for place in partial.taken), *ordered]
+    del saved
+    if not torch._C._autograd._get_current_graph_task_keep_graph():
+        ctx.primals = None
+        ctx.maybe_clear_saved_tensors()
+    if not facts.late_updates:
+        return tuple(partial.graph(arguments))
+    late = dict(zip(facts.late_updates, ctx.written_late, strict=True))
+    found = _gradients_and_updates(partial.graph, arguments, [late[number] for number in partial.late_updates])
+    return (*found, *(None,) * (len(late) - len(partial.late_updates)))
 
 
 def _gradients_and_updates(graph: BoxedCall, arguments: list[Any], written: Sequence[torch.Tensor]) -> tuple[Any, ...]:
@@ -196,7 +238,7 @@ def _in_order(tangent: torch.Tensor, order: tuple[int, ...] | None) -> torch.Ten
     return tangent.permute(order).contiguous().permute(places)
 
 
-def _differentiable_gradients(ctx: Any, graphs: TrainingGraphs, tangents: Sequence[torch.Tensor]) -> Any:
+def _differentiable_gradients(ctx: Any, graphs: TrainingGraphs, tangents: Sequence[torch.Tensor | None]) -> Any:
     # Raises as eager does if the first backward freed what it had saved.
     _ = ctx.saved_tensors
     if graphs.facts.late_updates:

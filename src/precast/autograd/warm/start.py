@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from precast.autograd.call_parts import CallParts, Gradients
+from precast.autograd.call_parts import CallParts
 from precast.autograd.compiled_variant import CompiledVariant
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.graph_names import Compilation
@@ -16,6 +16,7 @@ from precast.autograd.state_guards import StateGuards
 from precast.autograd.warm.call_identity import describe_call
 from precast.autograd.warm.dependencies import ENVIRONMENT, Dependency, DependencyRecorder, describe
 from precast.autograd.warm.description import Description, refusing_unruly
+from precast.autograd.warm.later import Later
 from precast.autograd.warm.stored_variant import StandAloneCompiler, compilers_by_kind, variant_data, variant_of
 from precast.autograd.warm.surroundings import environment
 from precast.cache import Store, open_store
@@ -52,7 +53,7 @@ class WarmStart:
         self,
         function: Callable[..., Any],
         compilation: Compilation,
-        second_order: Callable[[StateGuards], Gradients],
+        later: Callable[[StateGuards], Later],
     ) -> CompiledVariant | None:
         """The call of ``function`` as it was compiled before, if all that it depended on is now as it was then."""
         found = self._store.get(KIND, self._key)
@@ -65,7 +66,7 @@ class WarmStart:
                 _describe_all(content, now)
             if now.hexdigest() == content["digest"]:
                 guards = StateGuards(reachable_state(function, _reads(content["reads"])))
-                return variant_of(content["variant"], self._compilers, compilation, second_order(guards), guards)
+                return variant_of(content["variant"], self._compilers, compilation, later(guards), guards)
             _log.info("traced again, since code or data that the program reads have changed")
         except (Indescribable, PrecastError) as error:
             _log.info("traced again: %s", error)

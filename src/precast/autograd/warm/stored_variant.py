@@ -11,12 +11,13 @@ from typing import Any, Protocol, runtime_checkable
 from precast.autograd.boundary.autograd_function import TrainingFacts
 from precast.autograd.boundary.mutation_epilogue import Update
 from precast.autograd.boxing import Compiled
-from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts, Gradients
+from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts
 from precast.autograd.compiled_variant import CompiledVariant, OutputPlan, Overlap
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.graph_names import Compilation
 from precast.autograd.size_names import Indescribable
 from precast.autograd.state_guards import StateGuards
+from precast.autograd.warm.later import Later
 from precast.autograd.warm.output_tree import constant_data, constant_of, tree_builder, tree_data
 
 
@@ -72,20 +73,21 @@ def variant_of(
     data: Mapping[str, Any],
     compilers: Mapping[str, StandAloneCompiler],
     compilation: Compilation,
-    second_order: Gradients,
+    later: Later,
     guards: StateGuards,
 ) -> CompiledVariant:
     """The variant again. Raises Indescribable, or a compiler's PrecastError, where something is not there any more."""
-    training = data["training"]
+    training = None if data["training"] is None else _training(data["training"])
     parts = CallParts(
         {kind: compilers[kind].restore_alone(graph.encode()) for kind, graph in data["graphs"].items()},
-        training=None if training is None else TrainingFacts(**{name: _tuples(training[name]) for name in training}),
+        training=training,
         reads_grad_mode=data["reads_grad_mode"],
         outside_autograd=data["outside_autograd"],
         updates=_updates(data["updates"]) if data["updates"] else (),
+        partial=None if training is None else later.partial_backwards(training),
     )
     return CompiledVariant(
-        call=parts.assemble(compilation, second_order if parts.training else None),
+        call=parts.assemble(compilation, later.gradients if parts.training else None),
         places=tuple(data["places"]),
         state_count=data["state_count"],
         captured=(),
@@ -95,6 +97,10 @@ def variant_of(
         outputs=_outputs(data["outputs"]),
         guards=guards,
     )
+
+
+def _training(data: Mapping[str, Any]) -> TrainingFacts:
+    return TrainingFacts(**{name: _tuples(data[name]) for name in data})
 
 
 def _graph_data(graph: Compiled, compiler: StandAloneCompiler) -> str:
