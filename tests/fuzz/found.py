@@ -301,4 +301,114 @@ FOUND: dict[str, Program] = {
         ),
         ("v6", "v10", "v11"),
     ),
+    "no_images_are_resized": Program(
+        (Leaf("x0", "input", (0, 1, 1)),),
+        (Step(("v0",), "F.interpolate", (Name("x0"),), (("scale_factor", 2),)),),
+        ("v0",),
+    ),
+    # Whether there are elements to add to is known when the program runs.
+    "nothing_of_a_size_that_changes_is_added_at_places": Program(
+        (
+            Leaf("x0", "input", (2, 1, 3)),
+            Leaf("x1", "input", (1,), dtype="int64", high=0),
+            Leaf("x2", "input", (2, 1, 1)),
+        ),
+        (
+            Step(("v0",), "[]", (Name("x0"), slice(None), slice(None), slice(-2, 1, 2))),
+            Step(("v1",), ".index_add", (Name("v0"), 2, Name("x1"), Name("x2"))),
+        ),
+        ("v1",),
+        other_size=7,
+    ),
+    "nothing_is_flattened_and_padded": Program(
+        (Leaf("x0", "input", (2, 2, 0)),),
+        (Step(("v0",), ".flatten", (Name("x0"), 0, 1)), Step(("v1",), "F.pad", (Name("v0"), [0, 1]))),
+        ("v1",),
+    ),
+    # Eager looks at no types where it has nothing to multiply.
+    "a_convolution_of_nothing_with_another_type": Program(
+        (Leaf("x0", "input", (0, 1, 1)), Leaf("w0", "parameter", (1, 1, 1), dtype="float16")),
+        (Step(("v0",), "F.conv1d", (Name("x0"), Name("self.w0"), None)),),
+        ("v0",),
+    ),
+    # Eager's elementwise operators find strides for sizes of 1 that decide how what comes next is laid out.
+    "an_empty_part_of_a_single_row": Program(
+        (Leaf("x0", "input", (1, 2), layout="transposed"),),
+        (Step(("v0",), "*", (Name("x0"), 0)), Step(("v1",), "[]", (Name("v0"), slice(1, None)))),
+        ("v1", "v0"),
+    ),
+    "a_convolution_of_clamped_columns": Program(
+        (Leaf("x0", "input", (2, 5, 1, 1)), Leaf("w0", "parameter", (5, 1, 3, 1, 1))),
+        (
+            Step(("v0",), ".transpose", (Name("x0"), 1, 2)),
+            Step(("v1",), ".clamp", (Name("v0"),), (("max", 3),)),
+            Step(("v2",), ".unsqueeze", (Name("v1"), -1)),
+            Step(("v3",), "F.conv3d", (Name("v2"), Name("self.w0"), None), (("stride", (2, 1, 2)),)),
+        ),
+        ("v3",),
+    ),
+    "sums_of_channels_last_pixels_side_by_side": Program(
+        (Leaf("x0", "input", (1, 2, 1, 1), layout="channels_last"),),
+        (Step(("v0",), "+", (Name("x0"), Name("x0"))), Step(("v1",), "torch.cat", ([Name("v0"), Name("v0")], -1))),
+        ("v1",),
+    ),
+    "a_norm_of_doubled_columns": Program(
+        (Leaf("x0", "input", (1, 2, 2, 1)),),
+        (
+            Step(("v0",), ".transpose", (Name("x0"), 1, 2)),
+            Step(("v1",), "*", (2, Name("v0"))),
+            Step(("v2",), "F.rms_norm", (Name("v1"), (2, 1), None)),
+        ),
+        ("v2",),
+    ),
+    "a_convolution_of_a_channel_that_lies_across": Program(
+        (Leaf("x0", "input", (1, 1, 2), layout="transposed"), Leaf("w0", "parameter", (2, 1, 1))),
+        (
+            Step(("v0",), "-", (Name("x0"), 0)),
+            Step(("v1",), "F.conv1d", (Name("v0"), Name("self.w0"), None)),
+        ),
+        ("v1",),
+    ),
+    "powers_of_a_number_and_logarithms_of_rows_that_lie_across": Program(
+        (Leaf("x0", "input", (2, 3, 4), layout="transposed"), Leaf("x1", "input", (2, 3, 4))),
+        (
+            Step(("v0",), "torch.pow", (2, Name("x0"))),
+            Step(("v1",), "torch.xlogy", (Name("x0"), Name("x1"))),
+            Step(("v2",), "torch.special.xlog1py", (Name("x0"), Name("x1"))),
+        ),
+        ("v0", "v1", "v2"),
+    ),
+    "patches_of_pixels_that_lie_across": Program(
+        (Leaf("x0", "input", (2, 2), layout="transposed"),),
+        (
+            Step(("v0",), ".unsqueeze", (Name("x0"), -1)),
+            Step(("v1",), ".unsqueeze", (Name("v0"), -1)),
+            Step(("v2",), "F.unfold", (Name("v1"), 1, 1, 0, 1)),
+        ),
+        ("v2",),
+    ),
+    # Torch's decomposition for sizes that are symbols forgets that eager copies what is not padded as it lies.
+    "padded_by_nothing_with_a_size_that_changes": Program(
+        (Leaf("x0", "input", (2, 1, 2, 2), layout="transposed", grows=True),),
+        (Step(("v0",), "F.pad", (Name("x0"), [0, 0])), Step(("v1",), "F.pad", (Name("x0"), [0, -1]))),
+        ("v0", "v1"),
+        other_size=6,
+    ),
+    "one_of_several_parts_of_what_is_shown_again": Program(
+        (Leaf("x0", "input", (1, 1, 2)),),
+        (
+            Step(("v0",), ".exp", (Name("x0"),)),
+            Step(("v1",), ".expand", (Name("v0"), 2, 1, 1, 2)),
+            Step(("v2", "v3"), ".unbind", (Name("v1"), -1)),
+            Step(("v4", "v5"), ".chunk", (Name("v1"), 2, -1)),
+        ),
+        ("v2", "v5"),
+    ),
+    # Whether windows leave gaps depends on a size that is a symbol.
+    "windows_over_a_size_that_changes": Program(
+        (Leaf("x0", "input", (2, 2, 2), grows=True),),
+        (Step(("v0",), "F.hardsigmoid", (Name("x0"),)), Step(("v1",), ".unfold", (Name("v0"), 1, 2, 2))),
+        ("v1",),
+        other_size=4,
+    ),
 }

@@ -9,7 +9,8 @@ import torch
 from tests.fuzz import programs as programs_module
 from tests.fuzz.__main__ import BATCH, Limits, batches_from
 from tests.fuzz.generate import random_program
-from tests.fuzz.judge import Verdict
+from tests.fuzz.judge import Expected, Verdict, judge
+from tests.fuzz.observe import Observation
 from tests.fuzz.programs import Leaf, Name, Program, Step
 from tests.fuzz.scripts import script
 from tests.fuzz.shrink import shrink
@@ -74,6 +75,14 @@ def test_what_eager_refuses_must_be_refused():
     refused = Program((X,), (Step(("v0",), "@", (Name("x0"), Name("x0"))),), ("v0",))
     trial = Trial(Case(0, refused, ("inference",)), "inference", lambda module, dynamic: lambda x: (x,))
     assert trial.run().kind == "not refused"
+
+
+def test_what_autograd_finds_wrong_with_torchs_own_gradients_need_not_be_refused():
+    pixels = torch.zeros(1, 0, 2, 0, requires_grad=True)
+    with pytest.raises(RuntimeError) as raised:
+        torch.pixel_unshuffle(pixels, 2).sum().backward()
+    eager = Expected(Observation(raised.value), None, (), 0.0)
+    assert judge(Observation(), eager).kind == "unjudged"
 
 
 def test_roundings_that_a_program_amplifies_are_no_failures():

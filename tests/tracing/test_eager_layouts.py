@@ -49,6 +49,44 @@ def test_fake_tensors_lie_as_eagers(name, is_static):
     assert strides(found) == strides(call(operand))
 
 
+X, Y = torch.rand(1, 4, 1, 3), torch.rand(1, 4, 1, 3)
+ELEMENTWISE = {
+    "unary": lambda x, y: x.exp(),
+    "number": lambda x, y: x * 2,
+    "comparison": lambda x, y: x > 0,
+    "clamp": lambda x, y: x.clamp(max=3),
+    "copied strides": lambda x, y: F.hardtanh(x),
+    "copy": lambda x, y: x.clone(),
+    "other type": lambda x, y: x.double(),
+    "power": lambda x, y: 2**x,
+    "masked": lambda x, y: x.masked_fill(y > 0, 1.0),
+    "binary": torch.add,
+    "broadcast": lambda x, y: x + y[:, :1],
+    "interpolated": lambda x, y: torch.lerp(x, y, 0.3),
+    "choice": lambda x, y: torch.where(x > y, x, y),
+    "loss": lambda x, y: F.smooth_l1_loss(x, y, reduction="none"),
+    "logarithm": torch.xlogy,
+}
+ARRANGEMENTS = {
+    "row by row": (X, Y),
+    "channels last": (X.contiguous(memory_format=torch.channels_last), Y.contiguous(memory_format=torch.channels_last)),
+    "equal steps": (X.as_strided((1, 4, 1, 3), (3, 3, 7, 1)), Y.as_strided((1, 4, 1, 3), (3, 3, 7, 1))),
+    "different steps": (X.as_strided((1, 4, 1, 3), (1, 1, 2, 4)), Y.as_strided((1, 4, 1, 3), (3, 3, 1, 1))),
+    "with gaps": (torch.rand(1, 4, 1, 6)[..., ::2], Y),
+}
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_sizes_of_one_of_elementwise_results_have_eagers_strides(name, arrangement):
+    operands = ARRANGEMENTS[arrangement]
+    mode = make_fake_mode(ShapeEnv())
+    fakes = [mode.from_tensor(each, static_shapes=True) for each in operands]
+    with mode:
+        found = ELEMENTWISE[name](*fakes)
+    assert found.stride() == ELEMENTWISE[name](*operands).stride()
+
+
 @pytest.mark.parametrize("steps", [(20, 1, 5, 1), (1, 1, 1, 4), (20, 20, 1, 4)])
 def test_an_indexed_fake_tensor_lies_as_eagers(steps):
     operand, places = torch.empty_strided((1, 1, 4, 5), steps).zero_(), torch.tensor([2, 0])

@@ -306,7 +306,8 @@ _ALL_ELEMENTS = {
 }  # fmt: skip
 _SOME_ELEMENTS = {
     torch.ops.aten.select.int, torch.ops.aten.slice.Tensor, torch.ops.aten.diagonal.default,
-    torch.ops.aten.as_strided.default,
+    torch.ops.aten.as_strided.default, torch.ops.aten.unbind.int, torch.ops.aten.split.Tensor,
+    torch.ops.aten.split_with_sizes.default,
 }  # fmt: skip
 
 
@@ -318,7 +319,7 @@ def _result(result: object) -> Result:
     if not isinstance(result, fx.Node):
         return result
     node, views = result, list[fx.Node]()
-    while node.op == "call_function" and node.target in _ALL_ELEMENTS | _SOME_ELEMENTS:
+    while _is_view(node):
         if not all(is_size(each) for each in node.all_input_nodes if each is not node.args[0]):
             break  # Where it begins is computed.
         views.insert(0, node)
@@ -330,6 +331,14 @@ def _result(result: object) -> Result:
     if not views or (takes_part and not is_input and not _shows_again(result)):
         return result
     return ViewChain(node, tuple(views))
+
+
+def _is_view(node: object) -> bool:
+    """Whether it is a view, or one of several that an operator takes."""
+    if not isinstance(node, fx.Node) or node.op != "call_function":
+        return False
+    is_one_of_several = node.target is operator.getitem and _is_view(node.args[0])
+    return is_one_of_several or node.target in _ALL_ELEMENTS or node.target in _SOME_ELEMENTS
 
 
 def _shows_again(node: fx.Node) -> bool:

@@ -185,8 +185,12 @@ class Builder:
         """Call a routine that adds up products; in single precision for float16, which few processors multiply."""
         result = result or self.result
         types = {each.dtype for each in inputs}
-        assert len(types) == 1, f"{self.origin}: {routine} multiplies {sorted(types)}: tracing must refuse that"
-        if result.dtype != "f16":
+        # Of nothing, eager multiplies whatever it is given.
+        is_nothing = constant(0) in result.shape
+        assert len(types) == 1 or is_nothing, (
+            f"{self.origin}: {routine} multiplies {sorted(types)}: tracing must refuse that"
+        )
+        if result.dtype != "f16" or is_nothing:
             (product,) = self.call(routine, inputs, numbers, [result])
             return product
         with self.part("wide"):

@@ -54,24 +54,34 @@ def sure_place(name: str, position: Scalar, size: Index) -> Index:
 
 
 def check_bounds(
-    builder: Builder, positions: Buffer, size: Index, *, error: str, message: str, wraps: bool = False
+    builder: Builder,
+    positions: Buffer,
+    size: Index,
+    *,
+    error: str,
+    message: str,
+    wraps: bool = False,
+    unless_empty: Iterable[Index] = (),
 ) -> None:
-    """Fail the call if an element of `positions` is no subscript of a dimension of `size`."""
+    """Fail the call if an element of `positions` is no subscript of a dimension of `size`.
+
+    Eager looks at no subscript at all where what has the sizes `unless_empty` has no elements.
+    """
+    count = product(unless_empty)
+    if count.constant == 0:
+        return
+    is_looked_at = Constant(True, "bool") if count.constant else compare("gt", count, 0)
 
     def is_outside(value: Scalar, at: Indices) -> Scalar:
         number, extent = cast(value, "i64"), IndexValue(size, "i64")
         lowest = -extent if wraps else Constant(0, "i64")
-        return apply("logical_or", apply("lt", number, lowest), apply("ge", number, extent))
+        is_wrong = apply("logical_or", apply("lt", number, lowest), apply("ge", number, extent))
+        return all_of(is_looked_at, is_wrong)
 
     dims = range(len(positions.shape))
     with builder.part("outside"):
         failed = builder.reduce("any", positions, dims, prepare=is_outside, result=Result("bool", ()))
     builder.steps.append(Check(failed.name, failed, error, message, (builder.origin,)))
-
-
-def has_no_elements(shape: Iterable[Index]) -> bool:
-    """Whether a tensor of this shape is empty whenever the program runs."""
-    return any(size.constant == 0 for size in shape)
 
 
 def refuse_any(

@@ -25,7 +25,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from precast.errors import LoweringError
 from precast.ir.graphs import placeholders_of
-from precast.ir.loops.buffers import ITEM_SIZES, Buffer
+from precast.ir.loops.buffers import ITEM_SIZES, Buffer, contiguous_strides
 from precast.ir.loops.index import Index, Symbol, atoms
 from precast.ir.loops.program import Argument, Check, FallbackStep, InputUpdate, LoopProgram, SizeSource, Slot, Step
 from precast.ir.loops.scalars import Load
@@ -34,6 +34,7 @@ from precast.ir.tensor_spec import dtype_name
 from precast.lower.builder import Builder, Indices, Result, is_dense
 from precast.lower.registry import DECLINED, drawing_rule_for, rule_for
 from precast.lower.sizes import to_index, to_indices, to_strides
+from precast.ops.cost import size_hint
 
 MAX_RANK = 16
 """As many as ``PRECAST_MAX_RANK`` of the C interface."""
@@ -261,7 +262,30 @@ def _wanted_strides(buffer: Buffer, node: object, target: Buffer | None) -> Indi
     strides = to_strides(tuple(tensor_of(node).stride()))
     pairs = zip(buffer.shape, buffer.strides, strides, strict=True)
     is_same = all(size.constant == 1 or mine == eagers for size, mine, eagers in pairs)
-    return buffer.strides if is_same or not is_dense(buffer.shape, strides) else strides
+    if is_same or is_dense(buffer.shape, strides):
+        return buffer.strides if is_same else strides
+    order = _dense_order(tensor_of(node))
+    return buffer.strides if order is None else _strides_in_order(buffer.shape, order)
+
+
+def _dense_order(value: torch.Tensor) -> list[int] | None:
+    """Dimensions from the innermost on, if the sizes that are symbols had no gaps between them when they were traced.
+
+    For other sizes there may be some: ``x.unfold(1, 2, 2)`` leaves out an odd element, and is packed.
+    """
+    sizes, strides = list(map(size_hint, value.shape)), list(map(size_hint, value.stride()))
+    order = sorted(range(value.ndim), key=lambda dim: (strides[dim], sizes[dim] != 1))
+    length = 1
+    for dim in order:
+        if sizes[dim] != 1 and strides[dim] != length:
+            return None
+        length *= sizes[dim]
+    return order
+
+
+def _strides_in_order(shape: Indices, order: Sequence[int]) -> Indices:
+    strides = dict(zip(reversed(order), contiguous_strides(tuple(shape[dim] for dim in reversed(order))), strict=True))
+    return tuple(strides[dim] for dim in range(len(shape)))
 
 
 def _copy(source: Buffer, strides: Indices, builder: Builder) -> Buffer:

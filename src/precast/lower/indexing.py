@@ -12,7 +12,7 @@ from precast.ir.loops.buffers import Buffer
 from precast.ir.loops.index import Index, constant, product
 from precast.ir.loops.scalars import Constant, Load, Scalar
 from precast.lower.builder import Builder, Indices, broadcast_indices
-from precast.lower.conditions import Place, all_of, check_bounds, has_no_elements, out_of_bounds, place
+from precast.lower.conditions import Place, all_of, check_bounds, out_of_bounds, place
 from precast.lower.registry import DECLINED, Lowered, lowering
 from precast.lower.view import reshaped_indices
 
@@ -114,12 +114,19 @@ def advanced(source: Buffer, indices: Sequence[Buffer | None]) -> Advanced:
 
 def check_indices(builder: Builder, source: Buffer, indices: Sequence[Buffer | None]) -> None:
     """Fail the call if an index is none; where dimensions beside those indexed are empty, eager does not look."""
-    if has_no_elements([size for size, index in zip_longest(source.shape, indices) if index is None]):
-        return
+    beside = [size for size, index in zip_longest(source.shape, indices) if index is None]
     for dim, index in enumerate(indices):
         if index is not None:
             message = out_of_bounds(dim, source.shape[dim])
-            check_bounds(builder, index, source.shape[dim], error="index", message=message, wraps=True)
+            check_bounds(
+                builder,
+                index,
+                source.shape[dim],
+                error="index",
+                message=message,
+                wraps=True,
+                unless_empty=beside,
+            )
 
 
 def has_mask(indices: Sequence[Buffer | None]) -> bool:

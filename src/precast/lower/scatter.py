@@ -20,7 +20,7 @@ from precast.ir.loops.program import Check, Store
 from precast.ir.loops.routines import SCAN_KINDS
 from precast.ir.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast
 from precast.lower.builder import Builder, Indices, Operand, Result, broadcast_indices, element, is_floating, math_dtype
-from precast.lower.conditions import all_of, check_bounds, has_no_elements, out_of_bounds, place
+from precast.lower.conditions import all_of, check_bounds, out_of_bounds, place
 from precast.lower.indexing import OUT_OF_RANGE, advanced, check_indices, has_mask
 from precast.lower.registry import DECLINED, Lowered, lowering
 from precast.lower.view import place_in_memory, reshaped_indices
@@ -215,9 +215,9 @@ def index_reduce(
 @lowering(aten.index_add.default)
 def index_add(builder: Builder, source: Buffer, dim: int, index: Buffer, values: Buffer, *, alpha: float = 1) -> Buffer:
     dim = dim % max(len(source.shape), 1)
-    if not has_no_elements(source.shape):
-        size = source.shape[dim] if source.shape else constant(1)
-        check_bounds(builder, index, size, error="index", message=out_of_bounds(dim, size))
+    size = source.shape[dim] if source.shape else constant(1)
+    message = out_of_bounds(dim, size)
+    check_bounds(builder, index, size, error="index", message=message, unless_empty=source.shape)
 
     def scaled(at: Indices) -> Scalar:
         value = cast(Load(values, at[: len(values.shape)]), math_dtype(source.dtype))
@@ -229,9 +229,9 @@ def index_add(builder: Builder, source: Buffer, dim: int, index: Buffer, values:
 @lowering(aten.index_copy.default)
 def index_copy(builder: Builder, source: Buffer, dim: int, index: Buffer, values: Buffer) -> Buffer:
     dim = dim % max(len(source.shape), 1)
-    if not has_no_elements((*source.shape[:dim], *source.shape[dim + 1 :])):
-        size = source.shape[dim] if source.shape else constant(1)
-        check_bounds(builder, index, size, error="index", message=out_of_bounds(dim, size))
+    size = source.shape[dim] if source.shape else constant(1)
+    beside = (*source.shape[:dim], *source.shape[dim + 1 :])
+    check_bounds(builder, index, size, error="index", message=out_of_bounds(dim, size), unless_empty=beside)
     target = _rows(source, dim, index)
     return scatter_into(
         builder, source, _index_shape(values, index), target, lambda at: Load(values, at[: len(values.shape)])

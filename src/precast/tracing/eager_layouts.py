@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from precast.ops.cost import size_hint
-from precast.ops.elementwise_strides import eager_strides
+from precast.ops.elementwise_strides import eager_strides, strides_of_ones
 
 _aten = torch.ops.aten
 _BATCH_NORMS = {
@@ -29,13 +30,17 @@ _ELEMENTWISE = {
     _aten.copysign.Tensor, _aten.div.Tensor_mode, _aten.floor_divide.default, _aten.heaviside.default,
     _aten.ldexp.Tensor, _aten.logaddexp.default, _aten.logaddexp2.default, _aten.logical_and.default,
     _aten.logical_or.default, _aten.logical_xor.default, _aten.native_dropout_backward.default,
+    _aten.special_xlog1py.default, _aten.xlogy.Tensor,
 }  # fmt: skip
 # Channels last where the operand is, otherwise row by row.
 _SUGGESTED = {
     _aten.channel_shuffle.default, _aten.max_unpool2d.default,
     _aten.reflection_pad3d.default, _aten.replication_pad3d.default,
 }  # fmt: skip
-_ROW_BY_ROW = {_aten.normal.Tensor_Tensor, _aten.normal.Tensor_float, _aten.poisson.default}
+_ROW_BY_ROW = {
+    _aten.normal.Tensor_Tensor, _aten.normal.Tensor_float, _aten.poisson.default, _aten.masked_fill.Scalar,
+    _aten.masked_fill.Tensor, _aten.pow.Scalar, _aten.im2col.default,
+}  # fmt: skip
 _PAIRS_ROW_BY_ROW = {_aten.log_sigmoid_forward.default, _aten.rrelu_with_noise_functional.default}
 _SORTS = {_aten.sort.default, _aten.sort.stable}
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default}
@@ -62,6 +67,10 @@ def as_eager_lies(func: Any, args: Sequence[Any], result: Any, mode: FakeTensorM
         return _laid_out(result, lambda _: _indexed_strides(args[0], args[1], result), mode)
     if func in _VIEWS and args[0].ndim and 1 in (sizes := list(map(size_hint, result.shape))) and 0 not in sizes:
         return _viewed(args[0], result, mode)
+    is_one = isinstance(func, OpOverload) and isinstance(result, torch.Tensor)
+    if is_one and (ones := strides_of_ones(func, result, args)) is not None:
+        with mode:
+            return torch.empty_strided(result.shape, ones, dtype=result.dtype, device=result.device)
     return result
 
 

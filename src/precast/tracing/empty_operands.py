@@ -21,6 +21,11 @@ _REFUSING = (_Backend.SlowTranspose2d, _Backend.SlowTranspose3d)
 _GRADIENTS_OF_MEANS = {
     _aten.mse_loss_backward.default, _aten.smooth_l1_loss_backward.default, _aten.huber_loss_backward.default,
 }  # fmt: skip
+_RESIZING = {
+    _aten.upsample_nearest1d.default, _aten.upsample_nearest2d.default, _aten.upsample_nearest3d.default,
+    _aten._upsample_nearest_exact1d.default, _aten._upsample_nearest_exact2d.default,
+    _aten._upsample_nearest_exact3d.default,
+}  # fmt: skip
 
 
 def empty_answer(func: Any, args: Sequence[Any], mode: FakeTensorMode) -> Any:
@@ -31,6 +36,10 @@ def empty_answer(func: Any, args: Sequence[Any], mode: FakeTensorMode) -> Any:
     if func in _GRADIENTS_OF_MEANS and any(size == 0 for size in map(size_hint, args[1].shape)):
         with mode:
             return torch.empty_like(args[1])
+    if func in _RESIZING and size_hint(args[0].shape[0]) == 0:
+        # Torch's rules take a number of elements for an answer to whether there are any, and raise a TypeError.
+        with mode:
+            return args[0].new_empty([*args[0].shape[:2], *args[1]])
     if func is _aten.convolution.default and args[6]:
         return _transposed_to_nothing(args, mode)
     return None

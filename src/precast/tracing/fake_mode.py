@@ -65,6 +65,9 @@ def _dispatch(
         return nothing
     if func in _BY_DECOMPOSITION and _has_symbolic_sizes(args):
         with mode:
+            if func is _aten.constant_pad_nd.default and all(type(each) is int and each <= 0 for each in args[1]):
+                # Eager copies what is left as it lies.
+                return _cropped(*args[:2]).clone()
             return decomposition_table[func](*args, **(kwargs or {}))
     if func in _CONVOLUTIONS and _has_symbolic_sizes(args):
         assert mode.shape_env is not None, "symbolic sizes come from a shape environment"
@@ -85,6 +88,14 @@ def _dispatch(
         return result
     certain.note(func, args, result)
     return as_eager_lies(func, args, result, mode)
+
+
+def _cropped(source: torch.Tensor, pad: Sequence[int]) -> torch.Tensor:
+    """What is left where so many elements fewer than none are put before and after each dimension, the last first."""
+    for number, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True), start=1):
+        dim = source.ndim - number
+        source = source.narrow(dim, -before, source.shape[dim] + before + after)
+    return source
 
 
 def dispatch_for(inputs: Sequence[Any]) -> AbstractContextManager[None]:

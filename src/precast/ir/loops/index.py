@@ -359,7 +359,9 @@ def _rejoin(value: Index) -> Index:
 
 
 def _split(numerator: Index, denominator: Index) -> tuple[Index, Index]:
-    """Write `numerator` as ``whole * denominator + rest`` by dividing terms that `denominator` divides."""
+    """Write `numerator` as ``whole * denominator + rest``; 0 divides what nobody uses: subscripts of no elements."""
+    if denominator.constant == 0:
+        return constant(0), constant(0)
     if len(denominator.terms) != 1:
         return (constant(1), constant(0)) if numerator == denominator else (constant(0), numerator)
     ((divisor, number),) = denominator.terms
