@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,12 +53,27 @@ def as_given(inputs: Sequence[torch.Tensor], given: str) -> tuple[list[torch.Ten
     return wanting, [each.clone() if given == "results" else each for each in leaves]
 
 
+def used_in_loss(count: int, seed: int) -> list[int]:
+    """The numbers of the outputs that a loss is over: of all, or of some."""
+    choose = random.Random(f"loss of {seed}")
+    if choose.random() < 0.5:
+        return list(range(count))
+    return [number for number in range(count) if choose.random() < 0.5] or [choose.randrange(count)]
+
+
 def observe_training(
-    call: Callable[..., Any], module: torch.nn.Module, inputs: Sequence[torch.Tensor], *, given: str, steps: int = 2
+    call: Callable[..., Any],
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    *,
+    given: str,
+    steps: int = 2,
+    seed: int | None = None,
 ) -> Observation:
     """Steps of training: forward, backward, and gradient descent on the parameters.
 
-    `given` says what inputs are to autograd: "leaves" that want gradients, "results" of something, or "data".
+    `given` says what inputs are to autograd: "leaves" that want gradients, "results" of something, or "data". The seed
+    says which outputs the loss is over; without one it is over all.
     """
     with torch.enable_grad():
         for _ in range(steps):
@@ -66,7 +82,8 @@ def observe_training(
             wanting += module.parameters()
 
             def differentiate(outputs: Sequence[torch.Tensor], wanting: Any = wanting) -> list[torch.Tensor | None]:
-                return _gradients(outputs, wanting)
+                used = range(len(outputs)) if seed is None else used_in_loss(len(outputs), seed)
+                return _gradients([outputs[number] for number in used], wanting)
 
             observed = _observed(call, module, passed, differentiate)
             if observed.error is not None:
@@ -83,7 +100,7 @@ def observe_training(
 
 
 def _gradients(outputs: Sequence[torch.Tensor], wanting: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """Of a sum over all outputs, each element with a weight of its own."""
+    """Of a sum over the outputs, each element with a weight of its own."""
     generator = torch.Generator().manual_seed(0)
     losses = []
     for output in outputs:

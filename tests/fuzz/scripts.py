@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.fuzz.observe import used_in_loss
 from tests.fuzz.workers import Failure
 
 _CHECKS = {
@@ -20,7 +21,8 @@ def gradients(call):
     module.zero_grad()
     leaves = [each.requires_grad_(each.is_floating_point()) for each in copies()]
     outputs = call(*{passed})
-    sum(each.double().mul(torch.arange(each.numel()).view(each.shape).cos()).sum() for each in outputs).backward()
+    used = [outputs[number] for number in {used}]
+    sum(each.double().mul(torch.arange(each.numel()).view(each.shape).cos()).sum() for each in used).backward()
     return outputs, [each.grad.clone() for each in (*leaves, *module.parameters()) if each.grad is not None]
 
 
@@ -47,5 +49,6 @@ def script(failure: Failure) -> str:
     made = f"torch.manual_seed({failure.seed})\nmodule = Program()\ngiven = inputs()\n"
     copies = "\n\ndef copies():\n    return [each.clone() for each in given]\n\n"
     told = f'"""{failure.mode}, {failure.stage}: {failure.verdict.kind}."""\n\n'
-    check = _CHECKS.get(mode, "").format(dynamic=dynamic, passed=passed)
+    used = used_in_loss(len(failure.program.outputs), failure.seed)
+    check = _CHECKS.get(mode, "").format(dynamic=dynamic, passed=passed, used=used)
     return f"{told}{imports}\n\n{failure.program.text()}\n\n\n{made}{copies}{check}"

@@ -72,7 +72,8 @@ class Trial:
 
     def __init__(self, case: Case, mode: str, compile_module: Callable[..., Any]):
         self.case, self.mode = case, mode
-        self.observe = partial(observe_training, given=case.given) if mode == "training" else observe_inference
+        train = partial(observe_training, given=case.given, seed=case.seed)
+        self.observe = train if mode == "training" else observe_inference
         self.module, _ = case.program.made(case.seed)
         sizes = [case.program, *([case.program.grown()] if case.program.other_size is not None else [])]
         self.wanted: list[tuple[Program, Expected]] = []
