@@ -41,6 +41,42 @@ def test_draws_are_eagers_where_eager_puts_them(draw, layout):
     assert found.stride() == expected.stride()
 
 
+PARTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "columns": lambda x: x[:, ::2],
+    "few": lambda x: x[:3, :4],
+    "an odd number": lambda x: x[:5, 1:8],
+    "one column": lambda x: x[:, 3],
+    "transposed": lambda x: x.t()[3:],
+}
+FILLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "bernoulli_": lambda x: x.bernoulli_(0.3),
+    "cauchy_": lambda x: x.cauchy_(),
+    "exponential_": lambda x: x.exponential_(),
+    "geometric_": lambda x: x.geometric_(0.3),
+    "log_normal_": lambda x: x.log_normal_(),
+    "normal_": lambda x: x.normal_(1.0, 2.0),
+    "random_": lambda x: x.random_(5),
+    "uniform_": lambda x: x.uniform_(-1, 1),
+}
+
+
+@pytest.mark.parametrize("backend", ["nop", "native"])
+@pytest.mark.parametrize("part", PARTS)
+def test_draws_into_a_part_are_eagers(part, backend):
+    def function(x):
+        results = [x + number for number in range(len(FILLS))]
+        for fill, result in zip(FILLS.values(), results, strict=True):
+            fill(PARTS[part](result))
+        return [*results, torch.rand(3)]
+
+    torch.manual_seed(1)
+    expected = function(torch.zeros(21, 30))
+    torch.manual_seed(1)
+    found = precast.compile(function, backend=backend, options={"random": "eager"})(torch.zeros(21, 30))
+    for fill, mine, eagers in zip([*FILLS, "afterwards"], found, expected, strict=True):
+        assert torch.allclose(mine, eagers, rtol=1e-5), fill
+
+
 @pytest.mark.parametrize("layout", ["permuted", "channels last"])
 def test_draws_into_an_input_that_is_not_row_by_row(layout):
     expected, tensor = LAYOUTS[layout](), LAYOUTS[layout]()

@@ -14,7 +14,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
-from precast.ops.cost import size_hint
+from precast.functionalize.draws_in_place import draw_as_eager
 from precast.tracing.flat_function import FlatFunction
 from precast.tracing.provenance import innermost_users_line
 from precast.tracing.subclasses import is_wrapper, map_inner
@@ -45,9 +45,9 @@ def from_functional(value: Any) -> Any:
 def _dispatch_as_eager(mode: FunctionalTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """What torch's mode does otherwise than eager: a tensor that is written to would grow, and draws change places."""
     target = _written_in_place(func, args)
-    if func is torch.ops.aten.bernoulli_.float and target is not None and (order := _order_in_memory(target)):
+    if target is not None and (draw := draw_as_eager(func, target)) is not None:
         with mode:
-            return target.copy_(_drawn_in_order(target, order, *args[1:], **(kwargs or {})))
+            return target.copy_(draw(*args[1:], **(kwargs or {})))
     before = None if target is None else target.elem.shape
     result = FunctionalTensorMode.__torch_dispatch__(mode, func, types, args, kwargs)
     if before is not None and (after := target.elem.shape) != before:
@@ -56,19 +56,6 @@ def _dispatch_as_eager(mode: FunctionalTensorMode, func: Any, types: Any, args: 
             error.add_note(f"at {line}")
         raise error
     return result
-
-
-def _order_in_memory(tensor: torch.Tensor) -> list[int] | None:
-    """The dimensions, that of the largest steps first; None if they are in order already."""
-    strides = [size_hint(stride) for stride in tensor.stride()]
-    order = sorted(range(tensor.ndim), key=lambda dim: (-strides[dim], dim))
-    return None if order == list(range(tensor.ndim)) else order
-
-
-def _drawn_in_order(tensor: torch.Tensor, order: list[int], *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Zeros and ones, the first draw at the first place in memory: ``aten.bernoulli`` goes row by row instead."""
-    drawn: torch.Tensor = torch.ops.aten.bernoulli.p(tensor.permute(order), *args, **kwargs)
-    return drawn.permute([order.index(dim) for dim in range(len(order))])
 
 
 def _written_in_place(func: Any, args: Sequence[Any]) -> Any:
