@@ -1,8 +1,10 @@
 """State that is read without being named in the code that runs: by Python itself, by torch, or by a name made up."""
 
 import copy
+import importlib
 import operator
 import struct
+import sys
 import threading
 from array import array
 from collections import ChainMap
@@ -325,3 +327,32 @@ def test_a_start_without_a_trace_tells_objects_apart_whose_data_are_in_c(made, t
         holder.data = made(number)
         compiled = aot_function(program, StandAloneCompiler(options))
         assert compiled(torch.zeros(1)).item() == number
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda: sys.modules["looked_up_by_text"].level, lambda: importlib.import_module("looked_up_by_text").level],
+    ids=["sys.modules", "import_module"],
+)
+def test_modules_looked_up_by_a_text_are_guards(read, monkeypatch):
+    module = ModuleType("looked_up_by_text")
+    module.level = 1.0
+    monkeypatch.setitem(sys.modules, "looked_up_by_text", module)
+    compiled = precast.compile(lambda x: x + read(), backend="nop")
+    assert compiled(torch.zeros(2)).tolist() == [1, 1]
+    module.level = 2.0
+    assert compiled(torch.zeros(2)).tolist() == [2, 2]
+    other = ModuleType("looked_up_by_text")
+    other.level = 3.0
+    monkeypatch.setitem(sys.modules, "looked_up_by_text", other)
+    assert compiled(torch.zeros(2)).tolist() == [3, 3]
+
+
+def test_a_global_that_is_bound_to_another_module_is_seen(monkeypatch):
+    first, second = ModuleType("first"), ModuleType("second")
+    first.level, second.level = 1.0, 2.0
+    monkeypatch.setitem(globals(), "bound", first)
+    compiled = precast.compile(lambda x: x + bound.level, backend="nop")  # noqa: F821
+    assert compiled(torch.zeros(2)).tolist() == [1, 1]
+    monkeypatch.setitem(globals(), "bound", second)
+    assert compiled(torch.zeros(2)).tolist() == [2, 2]

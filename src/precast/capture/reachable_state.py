@@ -155,7 +155,7 @@ def reachable_state(function: Callable[..., Any] | None, reads: Reads) -> Reacha
     walk.visit(function, walk.prefix)
     for namespace, module_name, variable in reads.variables:
         value = namespace[variable]
-        if not isinstance(value, ModuleType):
+        if not _is_library(value):
             path = _variable_path(module_name, variable)
             walk.place(Place(path, namespace, variable, is_variable=True), value)
     walk.global_hooks()
@@ -164,6 +164,11 @@ def reachable_state(function: Callable[..., Any] | None, reads: Reads) -> Reacha
     if not reads.state_only:
         walk.found.watched += [Watched(name, read) for name, read in switches_read(reads)]
     return walk.finish()
+
+
+def _is_library(value: Any) -> bool:
+    """Whether it is a module that nobody exchanges for another one; what people change in it is found by itself."""
+    return isinstance(value, ModuleType) and (is_trusted(value.__name__) or is_machinery(value.__name__))
 
 
 def hook_state(module: torch.nn.Module | None) -> ReachableState:
@@ -367,7 +372,7 @@ class _Walk:
             self._named_items(vars(function), path, self._reads.may_read)
         if self._reads.names is None and not self._reads.state_only:
             for namespace, module, name in variables_read(function.__code__, function.__globals__, function.__module__):
-                if not isinstance(namespace[name], ModuleType):
+                if not _is_library(namespace[name]):
                     self.place(Place(_variable_path(module, name), namespace, name), namespace[name])
 
     def _dict(self, value: Any, path: str) -> None:

@@ -182,6 +182,15 @@ def variables_read(code: CodeType, variables: dict[str, Any], module: str) -> It
         elif isinstance(sys.modules.get(name), ModuleType):
             # Imported by the function itself.
             yield from _named_in(sys.modules[name], code, visited)
+    if not _BY_TEXT.isdisjoint(code.co_names):
+        for name in code.co_consts:
+            if isinstance(name, str) and (found := sys.modules.get(name)) is not None:
+                yield sys.modules, "sys.modules", name
+                yield from _named_in(found, code, visited)
+
+
+# How a module is looked up by a text.
+_BY_TEXT = frozenset({"import_module", "modules"})
 
 
 def _named_in(module: ModuleType, code: CodeType, visited: set[int]) -> Iterator[Variable]:
