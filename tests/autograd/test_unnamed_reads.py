@@ -1,6 +1,7 @@
 """State that is read without being named in the code that runs: by Python itself, by torch, or by a name made up."""
 
 import copy
+import functools
 import importlib
 import operator
 import struct
@@ -356,3 +357,52 @@ def test_a_global_that_is_bound_to_another_module_is_seen(monkeypatch):
     assert compiled(torch.zeros(2)).tolist() == [1, 1]
     monkeypatch.setitem(globals(), "bound", second)
     assert compiled(torch.zeros(2)).tolist() == [2, 2]
+
+
+LEVELS = {"now": 1.0}
+
+
+@functools.lru_cache
+def cached_table(size):
+    return torch.arange(size) * 2.0
+
+
+@functools.lru_cache
+def cached_number(factor):
+    return LEVELS["now"] * factor
+
+
+class Cached:
+    @staticmethod
+    @functools.lru_cache
+    def table(size):
+        return torch.ones(size)
+
+    @functools.lru_cache  # noqa: B019
+    def own(self, size):
+        return torch.ones(size) * 3
+
+
+def test_a_cache_holds_nothing_of_a_trace():
+    holder = Cached()
+
+    def program(x):
+        return x * cached_table(3) + holder.own(3) * Cached.table(3)
+
+    compiled = precast.compile(program, backend="nop")
+    x = torch.ones(3, requires_grad=True)
+    for run in (compiled, program, compiled):
+        found = run(x)
+        assert found.tolist() == [3, 5, 7]
+        (gradient,) = torch.autograd.grad(found.sum(), x, create_graph=True)
+        assert gradient.tolist() == [0, 2, 4]
+    assert type(cached_table(3)) is torch.Tensor
+
+
+def test_numbers_that_became_inputs_stay_in_no_cache():
+    compiled = precast.compile(lambda x: x * cached_number(2), backend="nop")
+    for level in (1.0, 4.0, 5.0):
+        LEVELS["now"] = level
+        cached_number.cache_clear()
+        assert compiled(torch.ones(2)).tolist() == [2 * level] * 2
+        assert cached_number(2) == 2 * level

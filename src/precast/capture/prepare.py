@@ -35,6 +35,7 @@ from precast.ir.gradient_inputs import NO_GRADIENTS, GradientInputs
 from precast.ir.opened_objects import PLAIN_TYPES, opened
 from precast.ir.signature import InputKind
 from precast.tracing.backward_runs import BackwardRuns, noting_backwards
+from precast.tracing.cached_functions import forget_traced_results
 from precast.tracing.captured_tensors import CapturedTensors
 from precast.tracing.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
 from precast.tracing.fake_mode import dispatch_for
@@ -140,7 +141,10 @@ class FlatCallable:
             steps_as_numbers(),
             breaks_at_hooks(),
         ):
-            result = run_users_code(program, *args, **kwargs)
+            try:
+                result = run_users_code(program, *args, **kwargs)
+            finally:
+                forget_traced_results()
         changes = containers.changes()
         self.has_changes = bool(changes)
         results = opened((result, changes) if changes else result, containers.__contains__)
