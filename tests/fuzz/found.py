@@ -411,4 +411,20 @@ FOUND: dict[str, Program] = {
         ("v1",),
         other_size=4,
     ),
+    # Torch's own gradient has another shape, which autograd refuses.
+    "gradients_of_pixels_that_are_not_there": Program(
+        (Leaf("x0", "input", (1, 1, 0)),),
+        (Step(("v0",), "F.pixel_unshuffle", (Name("x0"), 2)),),
+        ("v0",),
+    ),
+    # The convolution wrote channels last, and torch went by the memory of what was row by row in eager.
+    "elements_of_a_convolution_by_their_place_in_memory": Program(
+        (Leaf("x0", "input", (1, 2, 2)), Leaf("w0", "parameter", (2, 2, 1))),
+        (
+            Step(("v0",), "F.conv1d", (Name("x0"), Name("self.w0"), None)),
+            Step(("v1",), ".as_strided", (Name("v0"), (2, 2), (1, 1), 0)),
+        ),
+        ("v1",),
+        other_size=6,
+    ),
 }

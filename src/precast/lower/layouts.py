@@ -22,12 +22,14 @@ from dataclasses import replace
 from precast.ir.loops.buffers import Buffer, contiguous_strides
 from precast.ir.loops.index import Index, Variable, coefficient_of, constant
 from precast.ir.loops.program import (
+    FallbackStep,
     Kernel,
     LibraryCall,
     LoopProgram,
     Step,
     Store,
     loads_of,
+    read_by,
     stores_of,
     with_steps,
 )
@@ -40,7 +42,8 @@ RANKS = (3, 4, 5)
 
 def channels_last(program: LoopProgram) -> LoopProgram:
     """Give the temporaries that convolutions read and write, and all that is computed along them, that layout."""
-    fixed = {*program.inputs, *program.outputs}
+    placed = [buffer for step in program.steps if _goes_by_memory(step) for buffer in read_by(step)]
+    fixed = {*program.inputs, *program.outputs, *placed}
     waiting = [buffer for step in program.steps for buffer in _images_of(step)]
     if not waiting:
         return program
@@ -59,6 +62,11 @@ def channels_last_strides(shape: tuple[Index, ...]) -> tuple[Index, ...]:
     """Strides of a buffer whose dimension 1 lies innermost."""
     batch, *spatial, channels = contiguous_strides((shape[0], *shape[2:], shape[1]))
     return (batch, channels, *spatial)
+
+
+def _goes_by_memory(step: Step) -> bool:
+    """Whether torch finds elements by where they lie: then they lie as in eager."""
+    return isinstance(step, FallbackStep) and step.operator.startswith("aten.as_strided")
 
 
 def _images_of(step: Step) -> tuple[Buffer, ...]:
