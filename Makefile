@@ -31,7 +31,7 @@ HOSTILE = OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.run --files $(FILES) 
 	--seed $(or $(SEED),0) --first $(FIRST) --workers $(WORKERS)
 
 # What `make test-torch` runs, and under which torch: a release such as 2.11, or the newest there is.
-SHORT      ?= tests/test_torch_versions.py $(addprefix tests/,autograd export native packaging models)
+SHORT      ?= tests/test_torch_versions.py $(addprefix tests/,autograd export native/backend native/operators packaging models)
 VERSION    ?= newest
 TORCH_VENV := .venv-torch-$(VERSION)
 

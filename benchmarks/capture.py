@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from precast.capture import capture
-from precast.functionalize import functionalize
+from precast.trace.capture import capture
+from precast.trace.functionalize import functionalize
 
 LAYERS = (6, 12, 24, 48)
 REPEATS = 3

@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from precast import onnx as precast_onnx
-from precast.capture import Dim
+from precast.trace.capture import Dim
 
 EXPORTS = 3
 RUNS = 15

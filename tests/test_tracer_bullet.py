@@ -10,13 +10,13 @@ import torch
 from precast import aot_function
 from precast.artifact.manifest import packed_entry
 from precast.artifact.package import NativeCode, write_package
-from precast.build.library import build
 from precast.cache import Store
-from precast.codegen.describe import Entry, describe_entry
-from precast.codegen.generate import generate
-from precast.lower import lower_graph
-from precast.lower.fuse import fuse
-from precast.lower.plan import plan
+from precast.native.describe import Entry, describe_entry
+from precast.native.passes.fuse import fuse
+from precast.native.passes.memory import plan
+from precast.native.rules import lower_graph
+from precast.native.targets.cpu.build.library import build
+from precast.native.targets.cpu.codegen.generate import generate
 from precast.runtime import open_library
 
 WITHOUT_TORCH = """

@@ -48,7 +48,7 @@ def prepare_processes() -> None:
     Sources that change while a run goes on are then the same for all of it.
     """
     ours = ["benchmarks.peers.torch_contenders", "benchmarks.peers.contender_process"]
-    compilers = ["precast.api", "precast.compilers.native", "precast.compilers.torch_compile"]
+    compilers = ["precast.api", "precast.native.compiler", "precast.native.torch_compile"]
     # What every model of transformers imports when it is made, for two seconds.
     multiprocessing.set_forkserver_preload([*ours, *compilers, "transformers.modeling_utils"])
 

@@ -14,7 +14,7 @@ _HOMES = {
     "BackwardSignature": "precast.autograd",
     "ConstantArgument": "precast.export",
     "CustomObjArgument": "precast.export",
-    "Dim": "precast.capture",
+    "Dim": "precast.trace.capture",
     "ExportGraphSignature": "precast.export",
     "ExportedProgram": "precast.export",
     "GraphBreakWarning": "precast.autograd",
@@ -27,7 +27,7 @@ _HOMES = {
     "OutputKind": "precast.export",
     "OutputSpec": "precast.export",
     "PrecastError": "precast.errors",
-    "Program": "precast.ir.program",
+    "Program": "precast.graph.program",
     "SymIntArgument": "precast.export",
     "TensorArgument": "precast.export",
     "TokenArgument": "precast.export",
@@ -57,7 +57,7 @@ _HOMES = {
     "get_inputs": "precast.compilers",
     "graph_dumper_aot": "precast.compilers",
     "in_child_process": "precast.compilers",
-    "interpret": "precast.ir.interpreter",
+    "interpret": "precast.graph.interpreter",
     "list_backends": "precast.compilers",
     "load": "precast.export",
     "make_boxed_compiler": "precast.autograd",
@@ -69,13 +69,13 @@ _HOMES = {
     "nop": "precast.compilers",
     "package": "precast.packaging",
     "print_compile": "precast.compilers",
-    "print_program": "precast.ir.printer",
+    "print_program": "precast.graph.printer",
     "profile": "precast.report.profile",
     "register_backend": "precast.compilers",
     "save": "precast.export",
     "set_model_name": "precast.autograd",
     "simple_ts_compile": "precast.compilers",
-    "symbolic_trace": "precast.capture",
+    "symbolic_trace": "precast.trace.capture",
     "ts_compile": "precast.compilers",
     "unflatten": "precast.export",
     "variants": "precast.autograd",
@@ -117,8 +117,6 @@ if TYPE_CHECKING:
     from precast.autograd import make_boxed_func as make_boxed_func
     from precast.autograd import set_model_name as set_model_name
     from precast.autograd import variants as variants
-    from precast.capture import Dim as Dim
-    from precast.capture import symbolic_trace as symbolic_trace
     from precast.compilers import debug_compile as debug_compile
     from precast.compilers import debug_nop as debug_nop
     from precast.compilers import draw_graph as draw_graph
@@ -154,9 +152,9 @@ if TYPE_CHECKING:
     from precast.export import load as load
     from precast.export import save as save
     from precast.export import unflatten as unflatten
-    from precast.ir.interpreter import interpret as interpret
-    from precast.ir.printer import print_program as print_program
-    from precast.ir.program import Program as Program
+    from precast.graph.interpreter import interpret as interpret
+    from precast.graph.printer import print_program as print_program
+    from precast.graph.program import Program as Program
     from precast.ops.decompositions import default_decompositions as default_decompositions
     from precast.options import Options as Options
     from precast.packaging.aot_compile import aot_compile as aot_compile
@@ -167,3 +165,5 @@ if TYPE_CHECKING:
     from precast.report.explain import explain as explain
     from precast.report.profile import profile as profile
     from precast.runtime import aot_load as aot_load
+    from precast.trace.capture import Dim as Dim
+    from precast.trace.capture import symbolic_trace as symbolic_trace

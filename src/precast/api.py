@@ -9,7 +9,7 @@ import torch
 from precast.autograd.compiled_module import CompiledModule, compile_module
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.entry import compile_callable
-from precast.compilers.registry import Backend, Compiler, get_backend
+from precast.backend import Backend, Compiler, get_backend
 from precast.errors import InputTypeError
 from precast.options import Options, as_options
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from precast.capture import capture
-from precast.functionalize import functionalize
-from precast.ir.passes import run_passes
-from precast.ir.program import Program
+from precast.graph.passes import run_passes
+from precast.graph.program import Program
 from precast.options import Options
-from precast.tracing.trace import Decompositions
+from precast.trace.capture import capture
+from precast.trace.functionalize import functionalize
+from precast.trace.record import Decompositions
 
 
 def functional_program(

@@ -8,8 +8,7 @@ import pytest
 from safetensors.numpy import load as load_safetensors
 
 from precast.artifact.archive import write_archive
-from precast.artifact.entries import parse_entry
-from precast.artifact.manifest import packed_entry, parse_manifest
+from precast.artifact.manifest import packed_entry, parse_entry, parse_manifest
 from precast.artifact.package import MANIFEST, WEIGHTS, NativeCode, native_member, open_package, write_package
 from precast.artifact.weights import Weight, read_weights, write_weights
 from precast.errors import ArtifactError

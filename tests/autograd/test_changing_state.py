@@ -2,7 +2,7 @@
 
 import pytest
 
-from precast.autograd.state_guards import StateGuards
+from precast.autograd.guards.state import StateGuards
 from tests.autograd.changing_state import run_sequence
 
 

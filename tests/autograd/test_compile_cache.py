@@ -152,8 +152,8 @@ def test_a_compiler_that_puts_conditions_on_sizes_is_not_cached(options, monkeyp
 
 
 def test_what_words_cannot_tell_is_compiled_without_the_cache(options, monkeypatch):
-    monkeypatch.setattr("precast.autograd.graph_text._KNOWN_MODULES", ())
-    monkeypatch.setattr("precast.autograd.graph_text._NAMED", ())
+    monkeypatch.setattr("precast.autograd.compile_cache._KNOWN_MODULES", ())
+    monkeypatch.setattr("precast.autograd.compile_cache._NAMED", ())
     assert counts(run(options, function=lambda x, weight: (x @ weight).double().sum())) == (2, 0)
     assert open_store(options).info().entries == 0
 

@@ -12,10 +12,10 @@ from torch import fx
 
 from precast.autograd import compile_cache
 from precast.autograd.compile_cache import compile_key
-from precast.autograd.size_names import Indescribable, SizeNames
-from precast.ir.sizes import SizeRange
+from precast.autograd.guards.sizes import Indescribable, SizeNames
+from precast.graph.sizes import SizeRange
 from precast.options import Options
-from precast.tracing.fake_inputs import DynamicSize, FakeInputs
+from precast.trace.fake_inputs import DynamicSize, FakeInputs
 from tests.autograd.hand_made_graphs import BINARY, UNARY, Recipe, Step, aten, finish, follow
 from tests.autograd.storing_compiler import StoringCompiler
 

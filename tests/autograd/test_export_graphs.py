@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from precast.autograd import aot_export_joint_simple, aot_export_module
-from precast.capture import Dim
+from precast.trace.capture import Dim
 
 
 class Normalized(nn.Module):

@@ -17,7 +17,7 @@ from precast.autograd import (
 )
 from precast.autograd.graph_names import get_aot_graph_name as graph_name
 from precast.compilers import nop
-from precast.ir.node_meta import forward_node_of, module_path_of, source_line_of, stack_trace_of
+from precast.graph.nodes import forward_node_of, module_path_of, source_line_of, stack_trace_of
 from precast.partition import default_partition
 from tests.autograd.like_eager import CompilationCount, leaf
 

@@ -14,8 +14,8 @@ from torch.nn.utils import prune, spectral_norm
 import precast
 from precast.compilers import nop
 from precast.errors import CaptureError
-from precast.tracing.exchanged_attributes import ExchangedAttribute
-from precast.tracing.hook_effects import hook_effect
+from precast.trace.exchanged_attributes import ExchangedAttribute
+from precast.trace.graph_breaks import hook_effect
 
 
 class Block(nn.Module):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from precast.autograd import aot_function
-from precast.autograd.call_key import PlainTensors, static_key
+from precast.autograd.guards.call_key import PlainTensors, static_key
 from precast.compilers import nop
 
 COMPLEX = torch.randn(2, 3, dtype=torch.complex64)

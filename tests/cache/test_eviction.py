@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from precast.cache import Store, content_key
 from precast.cache.entries import Entry
-from precast.cache.eviction import choose_evicted
+from precast.cache.store import choose_evicted
 
 BLOCK = 4096
 KEYS = [content_key([str(number)]) for number in range(40)]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precast.cache import content_key, processor_identity
-from precast.cache.machine import telling_lines
+from precast.cache.keys import telling_lines
 
 PARTS = st.lists(st.text(string.ascii_letters, max_size=3) | st.binary(max_size=3), max_size=4)
 

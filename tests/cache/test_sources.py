@@ -1,7 +1,7 @@
 import pytest
 
+from precast.cache import keys as sources_module
 from precast.cache import own_sources
-from precast.cache import sources as sources_module
 
 
 @pytest.fixture

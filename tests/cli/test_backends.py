@@ -19,7 +19,7 @@ def test_json_maps_names_to_descriptions():
 
 
 def test_a_backend_that_cannot_be_loaded_does_not_hide_the_others(monkeypatch):
-    monkeypatch.setattr("precast.compilers.registry._BUILT_IN", {"nop": "precast.compilers:nop", "lost": "nowhere:x"})
+    monkeypatch.setattr("precast.backend._BUILT_IN", {"nop": "precast.compilers:nop", "lost": "nowhere:x"})
     told = json.loads(CliRunner().invoke(app, ["backends", "--json"]).stdout)
     assert told["lost"].startswith("cannot be loaded")
     assert told["nop"]

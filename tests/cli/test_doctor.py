@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from precast.cli import app, doctor
-from precast.cli.machine import Finding
+from precast.cli.doctor import Finding
 
 HAS_PYTHON = Finding("Python", True, "3.11", "run", "install Python")
 LACKS_COMPILER = Finding("C++ compiler", False, "no [g++]", "compile", "install g++")

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from precast.cli import machine
+from precast.cli import doctor as machine
 
 
 @pytest.mark.parametrize(("version", "ok"), [((3, 10, 14), False), ((3, 11, 0), True), ((4, 0, 0), True)])

@@ -11,7 +11,7 @@ from precast import cli
 
 MODEL = """
 import torch
-from precast.capture import Dim
+from precast.trace.capture import Dim
 
 def make():
     model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())

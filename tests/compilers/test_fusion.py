@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from precast.compilers import fusion, memory_efficient_fusion, native, nnc_jit, nop
-from precast.compilers.registry import Backend, get_backend
+from precast.backend import Backend, get_backend
+from precast.compilers import fusion, memory_efficient_fusion, nnc_jit, nop
+from precast.native import compiler as native
 
 pytestmark = pytest.mark.filterwarnings("ignore:TorchScript is deprecated")
 

@@ -6,8 +6,9 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from precast.compilers import get_backend, list_backends, nop, register_backend, registry
-from precast.compilers.registry import Backend
+from precast import backend as registry
+from precast.backend import Backend
+from precast.compilers import get_backend, list_backends, nop, register_backend
 from precast.errors import InputTypeError, InputValueError
 
 
@@ -94,7 +95,7 @@ def test_something_uncallable_is_refused(act):
 
 
 def test_installed_backend_is_found(offer):
-    offer("installed", "precast.compilers.unchanged:nop")
+    offer("installed", "precast.debug.unchanged:nop")
     assert "installed" in list_backends()
     assert get_backend("installed").fw_compiler is nop
 
@@ -107,7 +108,7 @@ def test_installed_backend_is_loaded_only_when_asked_for(offer):
 
 
 def test_installed_name_is_refused_for_registration(offer):
-    offer("installed", "precast.compilers.unchanged:nop")
+    offer("installed", "precast.debug.unchanged:nop")
     with pytest.raises(InputValueError, match="is there already"):
         register_backend("installed")(compiler)
 
@@ -126,10 +127,8 @@ def test_our_names_mean_ours_whatever_is_installed(offer):
 
 
 def test_installed_thing_that_is_no_compiler_is_refused(offer):
-    offer("wrong", "precast.compilers.registry:ENTRY_POINT_GROUP")
-    with pytest.raises(
-        InputTypeError, match=r"backend 'wrong', defined as precast\.compilers\.registry:ENTRY_POINT_GROUP"
-    ):
+    offer("wrong", "precast.backend:ENTRY_POINT_GROUP")
+    with pytest.raises(InputTypeError, match=r"backend 'wrong', defined as precast\.backend:ENTRY_POINT_GROUP"):
         get_backend("wrong")
 
 

@@ -21,8 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from precast.ops.checked_calls import checked, is_checked
-from precast.ops.operators_in_files import is_of_numbers_alone, may_be_called_by_files
+from precast.ops.operators_in_files import checked, is_checked, is_of_numbers_alone, may_be_called_by_files
 
 _PAGE = mmap.PAGESIZE
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from precast.capture.dynamic_shapes import DerivedDim
 from precast.export import Dim, ExportedProgram, export, load, save, unflatten
+from precast.trace.capture.dynamic_shapes import DerivedDim
 from tests.models.zoo import QUICK, ZOO, Example
 
 NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.models) for name in ZOO]

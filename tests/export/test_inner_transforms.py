@@ -6,9 +6,9 @@ import torch.nn.functional as F
 
 import precast
 import precast.runtime
-from precast.capture.inner_transforms import InnerTransformError
 from precast.export import export
 from precast.export.pre_autograd import capture_pre_autograd_graph
+from precast.trace.capture.failures import InnerTransformError
 from tests.export.models import Function
 
 

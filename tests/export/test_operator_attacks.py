@@ -15,9 +15,8 @@ from torch import fx
 
 from precast.errors import ArtifactError, ExportError, InputValueError
 from precast.export import export, load, save
-from precast.ops.checked_calls import checked, is_checked, with_checked_calls
 from precast.ops.fitting_arguments import RULES
-from precast.ops.operators_in_files import may_be_called_by_files
+from precast.ops.operators_in_files import checked, is_checked, may_be_called_by_files, with_checked_calls
 from tests.export import made_up_calls
 from tests.export.damage import members_of, with_program
 from tests.export.operator_attacks import as_from_a_file, attack, in_child, main, recorded_calls

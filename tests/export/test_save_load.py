@@ -12,7 +12,7 @@ import torch
 from precast.artifact import archive
 from precast.errors import ArtifactError, ExportError, InputTypeError, InputValueError
 from precast.export import Dim, ExportedProgram, export, load, save
-from precast.export.serialize.targets import target_from_json
+from precast.export.serialize.names import target_from_json
 from tests.export.models import Everything, Function, Scale
 
 FLAG = {"flag": torch.tensor(True)}

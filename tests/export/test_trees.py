@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from precast.errors import ArtifactError, ExportError
 from precast.export import export, load, save
 from precast.export.serialize.trees import tree_from_json, tree_to_json
-from precast.ir.opened_objects import opened
+from precast.graph.opened_objects import opened
 from tests.export.models import Function
 
 Point = namedtuple("Point", "x y")

@@ -8,7 +8,7 @@ import torch
 
 from precast.errors import VerifierError
 from precast.export import ConstantArgument, ExportedProgram, InputKind, OutputKind, OutputSpec, export
-from precast.export.dialect import Dialect
+from precast.export.signature import Dialect
 from precast.export.verifier import DIALECT_RULES, RULES, verify
 from tests.export.models import Scale
 

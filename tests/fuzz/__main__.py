@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.codegen.sanitizers import FLAGS
 from tests.fuzz.generate import random_program
 from tests.fuzz.scripts import script
 from tests.fuzz.shrink import shrink
 from tests.fuzz.trials import Case, Report, modes_for
 from tests.fuzz.workers import Build, Failure, Worker, first_failure, try_all
+from tests.native.cpu.sanitizers import FLAGS
 
 BATCH = 40
 ENOUGH = 3

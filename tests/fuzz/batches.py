@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from torch import fx
 
-from precast.build.library import build
+from precast.backend import Backend
 from precast.cache import Store
-from precast.codegen.describe import Entry as ProgramEntry
-from precast.codegen.generate import generate
-from precast.compilers.native import open_entries, weights_of
-from precast.compilers.native_backend import BACKEND
-from precast.compilers.native_call import CompiledGraph
-from precast.compilers.native_frozen import FrozenGraph
-from precast.compilers.native_programs import lower_segments, prepare_graph
-from precast.compilers.native_stored import written_in_place
-from precast.compilers.registry import Backend
-from precast.ir.loops.interpreter import interpret, sizes_of
-from precast.ir.loops.program import FallbackStep
-from precast.lower.fallback import run_step
+from precast.native.backend import BACKEND
+from precast.native.call import CompiledGraph
+from precast.native.compiler import open_entries, weights_of
+from precast.native.describe import Entry as ProgramEntry
+from precast.native.fallback import run_step
+from precast.native.graph_passes.freezing import FrozenGraph
+from precast.native.loops.interpreter import interpret, sizes_of
+from precast.native.loops.program import FallbackStep
+from precast.native.programs import lower_segments, prepare_graph
+from precast.native.stored_graphs import written_in_place
+from precast.native.targets.cpu.build.library import build
+from precast.native.targets.cpu.codegen.generate import generate
 from precast.options import Options
 from precast.runtime import Entry
 

@@ -6,10 +6,10 @@ import pytest
 
 from precast.cache import open_store
 from precast.options import as_options
-from tests.codegen.sanitizers import FLAGS
 from tests.fuzz.generate import random_program
 from tests.fuzz.trials import Case, modes_for, run_cases
 from tests.fuzz.workers import Build, Worker, try_all
+from tests.native.cpu.sanitizers import FLAGS
 
 
 def cases(seeds):

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tests.codegen.sanitizers import FLAGS, environment
 from tests.fuzz.judge import Verdict
 from tests.fuzz.programs import Program
 from tests.fuzz.trials import STAGES, Case, Report, run_cases
+from tests.native.cpu.sanitizers import FLAGS, environment
 
 PATIENCE = 60
 """Seconds that one step may take; a build, whose length depends on how much there is, twice that and more."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from precast.capture import Dim
-from precast.capture.dynamic_shapes import DerivedDim
+from precast.trace.capture import Dim
+from precast.trace.capture.dynamic_shapes import DerivedDim
 
 Call = dict[str, Any]
 MakeCall = Callable[[int, int], Call]

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from precast.capture import capture
-from precast.functionalize import functionalize
-from precast.ir.interpreter import interpret
-from precast.ir.node_meta import module_path_of
+from precast.graph.interpreter import interpret
+from precast.graph.nodes import module_path_of
+from precast.trace.capture import capture
+from precast.trace.functionalize import functionalize
 from tests.models.zoo import QUICK, ZOO, Example
 
 NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.models) for name in ZOO]

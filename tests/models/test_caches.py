@@ -9,9 +9,9 @@ import torch
 import transformers
 
 import precast
-from precast.capture import capture
 from precast.export import export, load, save
-from precast.ir.interpreter import interpret
+from precast.graph.interpreter import interpret
+from precast.trace.capture import capture
 
 pytestmark = pytest.mark.models
 _TEXT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 97}

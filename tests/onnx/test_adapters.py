@@ -8,8 +8,16 @@ from torch import nn
 
 from precast.errors import InputTypeError, InputValueError
 from precast.onnx import export
-from precast.onnx.input_adapter import bind, drop_constants, flatten, lift_state, merge_keywords, order
-from precast.onnx.output_adapter import keep_tensors, put_back_constants
+from precast.onnx.adapters import (
+    bind,
+    drop_constants,
+    flatten,
+    keep_tensors,
+    lift_state,
+    merge_keywords,
+    order,
+    put_back_constants,
+)
 
 
 def forward(x, y=None, *rest, scale=1.0, **options):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from precast.capture import Dim
 from precast.onnx import export
+from precast.trace.capture import Dim
 
 torch.manual_seed(0)
 WINDOW = torch.hann_window(64)

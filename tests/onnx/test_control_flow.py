@@ -7,8 +7,8 @@ from torch._higher_order_ops.map import map as map_over
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
-from precast.capture import Dim
 from precast.onnx import export
+from precast.trace.capture import Dim
 
 
 class Choice(nn.Module):

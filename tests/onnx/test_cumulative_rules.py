@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from precast.capture import Dim
 from precast.onnx import export
+from precast.trace.capture import Dim
 
 
 @pytest.mark.parametrize("dim", [0, -1])

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from precast.capture import Dim
 from precast.onnx import export
+from precast.trace.capture import Dim
 
 TABLE = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 IDS = torch.tensor([0, 5, 2, 2, 1, 3, 4])

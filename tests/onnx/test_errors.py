@@ -8,10 +8,10 @@ from onnxscript import opset18 as op
 from onnxscript import opset20 as op20
 from torch import nn
 
-from precast.capture import Dim
 from precast.errors import InputValueError, OnnxError, OnnxRuleError, OnnxTypeError, OptionError
 from precast.onnx import export
-from precast.onnx.rules import rule
+from precast.onnx.rules.registry import rule
+from precast.trace.capture import Dim
 
 X = (torch.ones(2),)
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from precast.capture import Dim
 from precast.onnx import ONNXProgram, export
+from precast.trace.capture import Dim
 
 
 def perceptron() -> nn.Module:

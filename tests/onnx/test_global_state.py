@@ -9,8 +9,8 @@ from onnxscript import evaluator
 from torch import nn
 from torch._decomp import meta_table
 
-from precast.capture.symbolic_factories import _INQUIRERS, _MAKERS
 from precast.onnx import export
+from precast.trace.capture.symbolic import _INQUIRERS, _MAKERS
 
 
 class PlantedError(Exception):
@@ -53,7 +53,7 @@ STEPS = {
     "translating": "precast.onnx.translate.check_rules",
     "optimizing": "precast.onnx.optimize.fuse_patterns",
     "verifying": "precast.onnx.verify.Session",
-    "saving": "precast.onnx.save.ir.save",
+    "saving": "precast.onnx.program.ir.save",
 }
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from precast.capture import Dim
 from precast.onnx import export
+from precast.trace.capture import Dim
 
 
 def matrices(*shape: int) -> torch.Tensor:

@@ -8,8 +8,8 @@ import transformers
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from precast.capture import Dim
 from precast.onnx import ONNXProgram, export
+from precast.trace.capture import Dim
 from tests.models.zoo import ZOO
 
 QUICK = ("bert", "resnet")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from precast.onnx.export_model import RULE_FILES
-from precast.onnx.rules import RuleTable
+from precast.onnx.rules.registry import RuleTable
 from tests.onnx.op_samples import GAPS, OPS, assert_exports
 
 QUICK_EVERY = 16

@@ -7,7 +7,7 @@ import torch
 
 from precast.errors import OnnxError
 from precast.onnx import export, session
-from precast.onnx.opset_numbers import renumber
+from precast.onnx.optimize import renumber
 
 
 def model_of(operator: str, data_type: int, opset: int, count: int = 1, **attributes: object) -> ir.Model:

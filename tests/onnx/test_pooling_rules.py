@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from precast.capture import Dim
 from precast.errors import OnnxError
 from precast.onnx import export
+from precast.trace.capture import Dim
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (3, 4)])

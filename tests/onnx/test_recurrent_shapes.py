@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch._decomp import meta_table
 
-from precast.capture import Dim
 from precast.onnx import export
-from precast.onnx.recurrent_shapes import whole_recurrent_layers
+from precast.onnx.capture import whole_recurrent_layers
+from precast.trace.capture import Dim
 
 GRU = torch.ops.aten.gru.input
 

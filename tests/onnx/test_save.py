@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from precast.errors import OnnxError, OptionError
-from precast.onnx import export, save, session
+from precast.onnx import export, session
+from precast.onnx import program as save
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from precast.capture import Dim
 from precast.errors import OnnxError
 from precast.onnx import export
+from precast.trace.capture import Dim
 
 INDEX = torch.tensor([[0, 1, 1], [2, 0, 1]])
 

@@ -4,8 +4,8 @@ import pytest
 import sympy
 
 from precast.errors import InputValueError
-from precast.ir.sizes import SizeRange, SizeSymbol, SymbolicSizes
-from precast.onnx.sizes import SizeNames
+from precast.graph.sizes import SizeRange, SizeSymbol, SymbolicSizes
+from precast.onnx.translate import SizeNames
 
 S0, S1 = sympy.symbols("s0 s1", integer=True, positive=True)
 

@@ -7,10 +7,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 import precast
-from precast.capture import Dim
 from precast.errors import InputValueError, OnnxError
 from precast.onnx import export
 from precast.onnx.weights import missing_in
+from precast.trace.capture import Dim
 
 
 class Encoder(nn.Module):

@@ -7,11 +7,10 @@ import torch
 from onnxscript import opset18 as op
 from torch import nn
 
-from precast.capture import Dim
 from precast.errors import OnnxError, OnnxMismatchError, ToolMissingError
 from precast.onnx import export
-from precast.onnx.closeness import difference
-from precast.onnx.other_sizes import resized
+from precast.onnx.verify import difference, resized
+from precast.trace.capture import Dim
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import precast
-from precast.ops.random import random_seed
+from precast.ops.own_operators import random_seed
 
 _RUN = """
 import sys

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from precast import Dim, export
 from precast.artifact.weights import write_weights
-from precast.build.library import build
+from precast.native.targets.cpu.build.library import build
 from precast.cache import Store
-from precast.codegen.generate import generate
+from precast.native.targets.cpu.codegen.generate import generate
 from precast.export.serialize.document import to_document
 from precast.packaging.native_program import native_program
 from precast.packaging.package import own_copy, stored_places

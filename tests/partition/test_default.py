@@ -10,8 +10,7 @@ from torch import fx
 from precast.errors import InputValueError
 from precast.partition import default_partition, min_cut_rematerialization_partition
 from precast.partition.classify import classify
-from precast.partition.split import split
-from precast.partition.verify import verify_halves
+from precast.partition.split import split, verify_halves
 from tests.partition.joint_graphs import assert_halves_equal_joint, called, placeholder_names, saved_names, trace_joint
 
 

@@ -4,7 +4,7 @@ import networkx
 import numpy as np
 import pytest
 
-from precast.partition.max_flow import largest_source_side
+from precast.partition.network import largest_source_side
 
 
 def source_side(edges, source=0, sink=1):

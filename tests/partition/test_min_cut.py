@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from precast.partition import default_partition, explanation_of, min_cut_rematerialization_partition
-from precast.partition.peak import measured_saved_bytes
+from precast.partition.trade_off import measured_saved_bytes
 from tests.partition import models
 from tests.partition.joint_graphs import assert_halves_equal_joint, called, placeholder_names, saved_names, trace_joint
 

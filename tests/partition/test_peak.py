@@ -3,7 +3,7 @@
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from precast.partition.peak import estimated_peak_bytes
+from precast.partition.trade_off import estimated_peak_bytes
 
 
 def peak(function, *inputs, held=()):

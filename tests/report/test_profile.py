@@ -6,7 +6,7 @@ import torch
 
 import precast
 from precast.errors import InputValueError
-from precast.report.roofline import Roofline
+from precast.report.step_costs import Roofline
 
 
 def mix(x, weight):

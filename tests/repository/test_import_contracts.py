@@ -23,24 +23,24 @@ def lint(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str
 
 
 def test_imports_that_point_down_are_kept(tmp_path):
-    result = lint(tmp_path, {"capture/__init__": "import precast.ir", "ir/__init__": "import torch, precast.errors"})
+    result = lint(tmp_path, {"trace/__init__": "import precast.graph", "graph/__init__": "import torch"})
     assert result.returncode == 0, result.stdout
 
 
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("ir/__init__", "precast.capture"),
-        ("capture/__init__", "precast.lower"),
-        ("runtime/__init__", "precast.ir"),
+        ("graph/__init__", "precast.trace"),
+        ("trace/__init__", "precast.partition"),
+        ("runtime/__init__", "precast.graph"),
         ("artifact/__init__", "precast.runtime"),
         ("runtime/load", "torch"),
         ("artifact/archive", "torch.nn"),
-        ("build/__init__", "functorch"),
+        ("native/__init__", "functorch"),
     ],
 )
 def test_a_wrong_import_is_refused(tmp_path, importer, imported):
-    folders = {f"{name}/__init__": "" for name in ["capture", "lower", "build", "ir", "runtime", "artifact"]}
+    folders = {f"{name}/__init__": "" for name in ["trace", "partition", "native", "graph", "runtime", "artifact"]}
     result = lint(tmp_path, folders | {importer: f"import {imported}"})
     assert result.returncode == 1
     assert f"is not allowed to import {imported.removesuffix('.nn')}" in result.stdout

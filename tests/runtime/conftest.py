@@ -7,9 +7,9 @@ import pytest
 from precast.artifact.manifest import packed_entry
 from precast.artifact.package import NativeCode, write_package
 from precast.artifact.weights import Weight
-from precast.build.built import Library
-from precast.codegen.describe import Entry, describe_entry
-from tests.lower.pipeline import build_entries, bullet_inputs, lowered, make_entry, tracer_bullet
+from precast.native.describe import Entry, describe_entry
+from precast.native.targets.cpu.build.built import Library
+from tests.native.lowering.pipeline import build_entries, bullet_inputs, lowered, make_entry, tracer_bullet
 
 WEIGHTS = {"arg1_1": "layer.w", "arg2_1": "layer.b"}
 

@@ -13,10 +13,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from precast.errors import InputTypeError, InputValueError
-from precast.lower import lower_graph
+from precast.native.rules import lower_graph
 from precast.runtime import open_library
-from tests.lower.numbers import assert_right, doubled
-from tests.lower.pipeline import build_entries, bullet_inputs, lowered, make_entry, open_entries, tracer_bullet
+from tests.native.lowering.numbers import assert_right, doubled
+from tests.native.lowering.pipeline import (
+    build_entries,
+    bullet_inputs,
+    lowered,
+    make_entry,
+    open_entries,
+    tracer_bullet,
+)
 
 
 def compiled(function, *inputs, cache, dynamic=False):

@@ -15,11 +15,11 @@ from precast.artifact.archive import write_archive
 from precast.artifact.manifest import packed_entry
 from precast.artifact.package import MANIFEST, WEIGHTS, NativeCode, native_member, open_package, write_package
 from precast.artifact.weights import Weight
-from precast.codegen.describe import describe_entry
 from precast.errors import ArtifactError
+from precast.native.describe import describe_entry
 from precast.runtime.native import load_library_bytes
 from precast.runtime.onednn import preload
-from tests.lower.pipeline import build_entries, bullet_inputs, lowered, make_entry, tracer_bullet
+from tests.native.lowering.pipeline import build_entries, bullet_inputs, lowered, make_entry, tracer_bullet
 
 
 def run(model):

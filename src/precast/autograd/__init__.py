@@ -17,14 +17,14 @@ from precast.autograd.entry import (
 )
 from precast.autograd.graph_names import get_aot_graph_name, get_graph_being_compiled, set_model_name
 from precast.autograd.uncaptured import GraphBreakWarning
-from precast.autograd.variant_table import Variant
+from precast.autograd.variants.table import Variant
 from precast.lazy_names import lazy_name
 from precast.partition import default_partition
 
 # Public name → the module that defines it, for what most programs do without.
 _HOMES = {
-    "BackwardSignature": "precast.autograd.graph_signature",
-    "GraphSignature": "precast.autograd.graph_signature",
+    "BackwardSignature": "precast.autograd.export_graphs",
+    "GraphSignature": "precast.autograd.export_graphs",
     "aot_export_joint_simple": "precast.autograd.export_graphs",
     "aot_export_module": "precast.autograd.export_graphs",
     "min_cut_rematerialization_partition": "precast.partition",
@@ -59,8 +59,8 @@ def __getattr__(name: str) -> object:
 
 
 if TYPE_CHECKING:
+    from precast.autograd.export_graphs import BackwardSignature as BackwardSignature
+    from precast.autograd.export_graphs import GraphSignature as GraphSignature
     from precast.autograd.export_graphs import aot_export_joint_simple as aot_export_joint_simple
     from precast.autograd.export_graphs import aot_export_module as aot_export_module
-    from precast.autograd.graph_signature import BackwardSignature as BackwardSignature
-    from precast.autograd.graph_signature import GraphSignature as GraphSignature
     from precast.partition import min_cut_rematerialization_partition as min_cut_rematerialization_partition

@@ -2,6 +2,8 @@
 
 Before: compiled graphs, and facts about what the program does at its border
 After:  a ``FlatCall`` with eager's effects and gradients
+
+What one compilation needs to know, beside what it compiles.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +18,19 @@ from precast.autograd.boundary.autograd_function import (
     TrainingFacts,
     TrainingGraphs,
     differentiable_call,
+    in_grad_mode,
 )
-from precast.autograd.boundary.grad_mode_readers import in_grad_mode
-from precast.autograd.boundary.mutation_epilogue import Update, apply_updates
+from precast.autograd.boundary.mutations import Update, apply_updates
 from precast.autograd.boxing import BoxedCall, Compiled
-from precast.autograd.compilers_in_use import named_call
+from precast.autograd.compilers_in_use import CompilersInUse, named_call
 from precast.autograd.graph_names import Compilation
+from precast.autograd.guards.call_key import Ambient
+from precast.trace.record import FlatFunction
 
 if TYPE_CHECKING:
     from precast.autograd.boundary.subclasses import Layout
+if TYPE_CHECKING:
+    from precast.graph.boundary import BoundaryFacts
 
 INFERENCE, FORWARD, BACKWARD = "inference", "forward", "backward"
 """Kinds of graphs."""
@@ -87,3 +93,19 @@ class CallParts:
         from precast.autograd.boundary.subclasses import over_wrappers
 
         return over_wrappers(call, *self.layouts[kind])
+
+
+@dataclass(frozen=True)
+class Job:
+    """One compilation: with which compilers, under which name, and how gradients of gradients are come by.
+
+    ``ambient`` tells the modes that hold now, to be entered when something is traced later.
+    ``static_inputs`` are the inputs that live on between calls anyway (parameters, buffers).
+    """
+
+    compilers: CompilersInUse
+    compilation: Compilation
+    second_order: "Callable[[FlatFunction, BoundaryFacts], Gradients]"
+    ambient: Callable[[], Ambient]
+    static_inputs: tuple[int, ...] = ()
+    module_names: Mapping[int, str] = field(default_factory=dict)

@@ -17,35 +17,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from precast.autograd.ambient import ambient_of, in_ambient
-from precast.autograd.call_key import PlainTensors, ambient_key, dynamic_key
-from precast.autograd.call_parts import Gradients
-from precast.autograd.changing_numbers import ChangingNumbers, sizes_of_numbers
-from precast.autograd.changing_sizes import SizeRoots, SizesMet, all_sizes
-from precast.autograd.compiled_variant import CompiledVariant, EagerVariant
+from precast.autograd.call_parts import Gradients, Job
 from precast.autograd.compilers_in_use import CompilersInUse, get_ready
 from precast.autograd.graph_names import is_compiler_running, new_compilation
-from precast.autograd.job import Job
+from precast.autograd.guards.call_key import PlainTensors, ambient_key, ambient_of, dynamic_key, in_ambient
+from precast.autograd.guards.changing_values import ChangingNumbers, SizeRoots, SizesMet, all_sizes, sizes_of_numbers
+from precast.autograd.guards.state import StateGuards
 from precast.autograd.pieces import Pieces
-from precast.autograd.state_guards import StateGuards
 from precast.autograd.state_slots import ModuleSlots
-from precast.autograd.uncaptured import NotCapturedError, name_of, named_modules, told_failures
-from precast.autograd.users_warnings import warn_at_users_line
-from precast.autograd.variant_table import InputNames, Record, Variant, VariantTable, in_words
+from precast.autograd.uncaptured import NotCapturedError, name_of, named_modules, told_failures, warn_at_users_line
+from precast.autograd.variants.compiled import CompiledVariant, EagerVariant
+from precast.autograd.variants.table import InputNames, Record, Variant, VariantTable, in_words
 from precast.autograd.warm.later import Later
 from precast.autograd.warm.start import warm_start
-from precast.capture.module_state import module_state, root_modules
-from precast.capture.reachable_state import hook_state
 from precast.errors import CaptureError, PrecastError
-from precast.ir.opened_objects import flatten_opened
-from precast.tracing.flat_function import FlatFunction
-from precast.tracing.graph_breaks import GraphBreak, allowed_breaks
-from precast.tracing.process_lock import ProcessLock
-from precast.tracing.session import in_tracing_session
+from precast.graph.opened_objects import flatten_opened
+from precast.trace.capture.module_state import module_state, root_modules
+from precast.trace.graph_breaks import GraphBreak, allowed_breaks
+from precast.trace.record import FlatFunction
+from precast.trace.session import ProcessLock, in_tracing_session
+from precast.trace.state.reachable import hook_state
 
 if TYPE_CHECKING:
-    from precast.capture.number_inputs import NumberInputs
-    from precast.ir.boundary import BoundaryFacts
+    from precast.graph.boundary import BoundaryFacts
+    from precast.trace.capture.number_inputs import NumberInputs
 
 _log = logging.getLogger("precast.autograd")
 _MANY_VARIANTS = 8
@@ -274,7 +269,7 @@ class AotCallable:
                 return restored
         get_ready(self._compilers, slots.read())
         # The tracer and its stages take longer to load than a start that does without them.
-        from precast.autograd.variant_compilation import compile_call
+        from precast.autograd.variants.prepare import compile_call
 
         if numbers is not None and numbers.leaves:
             leaves, tree = flatten_opened((args, kwargs))
@@ -336,7 +331,7 @@ class AotCallable:
 
     def _second_order(self, function: FlatFunction, facts: "BoundaryFacts") -> Gradients:
         """Gradients of a compiled call as a compiled function in turn, made when a caller first differentiates them."""
-        from precast.differentiate import gradient_function
+        from precast.trace.joint import gradient_function
 
         made: dict[tuple[bool, ...], AotCallable] = {}
         ambient, is_enabled, count = ambient_of(self._function), torch.is_grad_enabled(), len(facts.inputs)
@@ -378,7 +373,7 @@ class AotCallable:
 
     def _input_names(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
         """What the values of a call are called: state by its path, leaves by the argument they are from."""
-        from precast.capture.call import flatten_call
+        from precast.trace.capture.call import flatten_call
 
         state = [item.target for item in module_state(root_modules(self._function))]
         return [*state, *flatten_call(self._function, args, kwargs).names]
@@ -399,6 +394,6 @@ class AotCallable:
 
 
 def _noted_code() -> AbstractContextManager[Any]:
-    from precast.tracing.executed_code import noted_code
+    from precast.trace.executed_code import noted_code
 
     return noted_code(lambda executed: None)

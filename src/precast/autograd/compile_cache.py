@@ -1,27 +1,158 @@
 """Keeps what compilers make on disk, for those that say how.
 
 A compiler says so by carrying what ``StoringCompiler`` lists; see ``docs/guides/cache.md``.
+
+A graph as text that is equal for graphs that mean the same, in any process: no names, no addresses.
+
+Before: ``mul_3 = aten.mul.Tensor(primals_1, sin_2)`` with sizes ``[s77, 4]``
+After:  ``%5 = aten.mul.Tensor((%0, %3), {}) -> torch.float32 [n0, 4] …``
 """
 
+import hashlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from precast._version import __version__
 from precast.autograd.boxing import Compiled, Compiler
 from precast.autograd.graph_names import compiling
-from precast.autograd.graph_text import graph_text
-from precast.autograd.size_names import Indescribable, SizeNames
+from precast.autograd.guards.sizes import Indescribable, SizeNames, Symbolic
 from precast.cache import CacheWarning, content_key, open_store, processor_identity
 from precast.errors import InputTypeError, PrecastError
-from precast.ir.graphs import placeholders_of
-from precast.ir.node_meta import value_of
+from precast.graph.nodes import has_value, placeholders_of, updating_result_of, value_of
 from precast.options import Options, as_options, telling
+
+_PLAIN = (type(None), bool, int, float, complex, str)
+_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_TENSOR_KINDS = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+_TORCH_NAMESPACES = ("aten", "prim", "prims")
+# Functions whose name says all there is to know of them.
+_KNOWN_MODULES = ("_operator", "builtins", "math", "torch")
+# Those that refer to nothing outside of the graph: others keep numbers of tables that live in one process only.
+_KNOWN_HIGHER_ORDER = frozenset(
+    {
+        "associative_scan",
+        "auto_functionalized",
+        "auto_functionalized_v2",
+        "cond",
+        "invoke_subgraph",
+        "map_impl",
+        "run_and_save_rng_state",
+        "run_with_rng_state",
+        "scan",
+        "while_loop",
+        "with_effects",
+    }
+)
+
+
+def graph_text(module: fx.GraphModule, examples: Sequence[object], sizes: SizeNames) -> str:
+    """The graph over inputs like ``examples``, in words; raises Indescribable where words do not suffice."""
+    sizes.meet(size for example in examples for size in _sizes_of(example))
+    return "\n".join(_lines(module, examples, sizes))
+
+
+def _lines(module: fx.GraphModule, examples: Sequence[object] | None, sizes: SizeNames) -> Iterator[str]:
+    numbers = {node: f"%{number}" for number, node in enumerate(module.graph.nodes)}
+    known = dict(zip(placeholders_of(module.graph), examples, strict=True)) if examples is not None else {}
+    words = _Words(numbers, sizes)
+    for node in module.graph.nodes:
+        value = known[node] if node in known else value_of(node) if has_value(node) else None
+        yield f"{numbers[node]} = {_operation(node, module, words)} -> {words.of(value)}"
+
+
+def _operation(node: fx.Node, module: fx.GraphModule, words: "_Words") -> str:
+    if node.op == "placeholder":
+        result = updating_result_of(node)
+        return "input" if result is None else f"input, updated by result {result}"
+    if node.op == "output":
+        return f"output {words.of(node.args)}"
+    if node.op == "get_attr":
+        return _attribute(attrgetter(str(node.target))(module), words)
+    if node.op == "call_function":
+        return f"{words.of(node.target)}({words.of(node.args)}, {words.of(node.kwargs)})"
+    raise Indescribable(f"a node of kind {node.op}")
+
+
+def _attribute(value: object, words: "_Words") -> str:
+    if isinstance(value, fx.GraphModule):
+        inner = "\n".join(_lines(value, None, words.sizes))
+        return f"graph {{\n{inner}\n}}"
+    if isinstance(value, torch.Tensor):
+        return f"constant {words.of(value)} {_contents(value)}"
+    raise Indescribable(f"an attribute of type {type(value).__name__}")
+
+
+def _contents(tensor: torch.Tensor) -> str:
+    """A hash of a tensor's elements in order."""
+    if isinstance(tensor, FakeTensor):
+        raise Indescribable("a constant without data")
+    elements = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(elements.numpy().tobytes()).hexdigest()
+
+
+def _sizes_of(value: object) -> Sequence[object]:
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return (*value.shape, *value.stride())
+    return (value,)
+
+
+class _Words:
+    """Values of one graph in words."""
+
+    def __init__(self, numbers: dict[fx.Node, str], sizes: SizeNames) -> None:
+        self._numbers = numbers
+        self.sizes = sizes
+
+    def of(self, value: object) -> str:
+        if isinstance(value, fx.Node):
+            return self._numbers[value]
+        if type(value) in _PLAIN:
+            return repr(value)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, Symbolic):
+            return f"{type(value).__name__} {self.sizes.text(value)}"
+        if isinstance(value, _NAMED):
+            return str(value)
+        if isinstance(value, tuple | list):
+            brackets = "()" if isinstance(value, tuple) else "[]"
+            return f"{brackets[0]}{', '.join(map(self.of, value))}{brackets[1]}"
+        if isinstance(value, dict):
+            return f"{{{', '.join(f'{self.of(key)}: {self.of(item)}' for key, item in value.items())}}}"
+        if isinstance(value, slice):
+            return f"slice{self.of((value.start, value.stop, value.step))}"
+        return _function(value)
+
+    def _tensor(self, tensor: torch.Tensor) -> str:
+        is_plain = tensor.layout is torch.strided and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+        if type(tensor) not in _TENSOR_KINDS or not is_plain:
+            raise Indescribable(f"a tensor of kind {type(tensor).__name__}, {tensor.layout}")
+        shape, strides = (", ".join(map(self.sizes.text, numbers)) for numbers in (tensor.shape, tensor.stride()))
+        offset = self.sizes.text(tensor.storage_offset())
+        flags = f"{tensor.requires_grad} {isinstance(tensor, torch.nn.Parameter)}"
+        return f"{tensor.dtype} [{shape}] [{strides}] {offset} {tensor.device} {flags}"
+
+
+def _function(value: object) -> str:
+    if isinstance(value, torch._ops.OpOverload):
+        return str(value) if value.namespace in _TORCH_NAMESPACES else f"{value} {value._schema}"
+    if isinstance(value, torch._ops.HigherOrderOperator):
+        if value.name() not in _KNOWN_HIGHER_ORDER:
+            raise Indescribable(f"the operator {value.name()}")
+        return f"higher order {value.name()}"
+    module, name = getattr(value, "__module__", None) or "", getattr(value, "__qualname__", "<nameless>")
+    if module.partition(".")[0] not in _KNOWN_MODULES or "<" in name:
+        raise Indescribable(f"{name}, of type {type(value).__name__}")
+    return f"{module}.{name}"
+
 
 Finish = Callable[[], Compiled]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from precast.autograd.pieces import forward_of
-from precast.tracing.graph_breaks import has_hooks
+from precast.trace.graph_breaks import has_hooks
 
 CompileFunction = Callable[[Any], Callable[..., Any]]
 

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from precast.autograd.boxing import BoxedCall, Compiled, Compiler, as_boxed
-from precast.compilers.registry import Backend
+from precast.backend import Backend
 from precast.options import Options
 from precast.partition import default_partition
 

@@ -16,10 +16,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from precast.tracing.exchanged_attributes import ExchangedAttribute
-from precast.tracing.process_lock import ProcessLock
-from precast.tracing.session import in_tracing_session
-from precast.tracing.trusted_code import is_trusted
+from precast.trace.exchanged_attributes import ExchangedAttribute
+from precast.trace.executed_code import is_trusted
+from precast.trace.session import ProcessLock, in_tracing_session
 
 _ROUTE = "_compiled_call_impl"
 """Where torch looks for something to call in place of a module."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from precast.autograd.compiled_variant import Home
-from precast.capture.module_state import StateTensor, module_state, root_modules
-from precast.capture.reachable_state import Place
+from precast.autograd.variants.compiled import Home
+from precast.trace.capture.module_state import StateTensor, module_state, root_modules
+from precast.trace.state.reachable import Place
 
 
 class ModuleSlots:

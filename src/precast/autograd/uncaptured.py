@@ -2,19 +2,35 @@
 
 Before: tracing ``model`` failed in ``model.router``, which decides in Python on a value
 After:  one warning, when the call has run in pieces: the modules that run in Python, the line, the reason and the fix
+
+Warnings that point at the line of the user's that called compiled code, however deep that call is in ours.
 """
 
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
 
-from precast.autograd.users_warnings import warn_at_users_line
-from precast.capture.module_state import module_names, root_modules
 from precast.errors import PrecastError
+from precast.trace.capture.module_state import module_names, root_modules
+
+
+def warn_at_users_line(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, at the innermost line that is neither ours nor torch's."""
+    # What tells whose a file is comes with the tracer, which starts without a trace do without.
+    from precast.trace.provenance import is_users_file
+
+    level = 1
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users_file(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level + 1 if frame is not None else 2)
+
 
 _MOST_TOLD = 4
 Function = Callable[..., Any]
@@ -41,7 +57,7 @@ class UncapturedForward(NamedTuple):
         if isinstance(error, PrecastError):
             return cls(function, error.at or "", f"{error.what} {error.why}", error.fix)
         # Errors are told to people, and seldom: capture and its tracer need not be loaded before.
-        from precast.tracing.provenance import users_line
+        from precast.trace.provenance import users_line
 
         text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         return cls(function, users_line(error.__traceback__) or "", text, "Move what fails out of the forward.")

@@ -1,9 +1,7 @@
 """Results that may be used again, on disk: checked when read, bounded in size, private to the user. Needs no torch."""
 
 from precast.cache.folder import CacheWarning
-from precast.cache.keys import content_key
-from precast.cache.machine import processor_identity
-from precast.cache.sources import own_sources
+from precast.cache.keys import content_key, own_sources, processor_identity
 from precast.cache.store import Store, open_store
 
 __all__ = [

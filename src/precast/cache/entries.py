@@ -9,6 +9,8 @@
 
 The name holds the digest, so that an entry is one plain file that other programs can use as it is. The digest covers
 kind and key too: an entry under a wrong name is a damaged one.
+
+What a store holds, as plain data.
 """
 
 import errno
@@ -18,7 +20,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,3 +158,43 @@ def _digest(kind: str, key: str, data: bytes) -> str:
     digest = hashlib.sha256(f"{kind}/{key}\n".encode())
     digest.update(data)
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class KindInfo:
+    """The entries of one kind: how many, the room they take, and when one was last used, in seconds since 1970."""
+
+    kind: str
+    entries: int
+    bytes: int
+    last_used: float
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What is in a store; ``hits`` and ``misses`` are those of this process."""
+
+    directory: Path
+    limit: int
+    kinds: tuple[KindInfo, ...] = ()
+    hits: int = 0
+    misses: int = 0
+
+    @property
+    def entries(self) -> int:
+        return sum(kind.entries for kind in self.kinds)
+
+    @property
+    def bytes(self) -> int:
+        return sum(kind.bytes for kind in self.kinds)
+
+
+def summarize(entries: Iterable[Entry]) -> tuple[KindInfo, ...]:
+    """Entries counted by kind, in order of names."""
+    by_kind: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_kind.setdefault(entry.kind, []).append(entry)
+    return tuple(
+        KindInfo(kind, len(found), sum(e.size for e in found), max(e.used for e in found) / 1e9)
+        for kind, found in sorted(by_kind.items())
+    )

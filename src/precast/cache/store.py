@@ -2,14 +2,22 @@
 
 The store can make things faster, never wrong or impossible: what it cannot read, it does not have; what it cannot
 write, it does not keep; and it says so once. Threads and processes may use one folder at the same time.
+
+Which entries go when the store is full: those whose last use is the longest ago.
+
+A lock between processes: many may use the store at once, but who removes from it is alone.
+
+The system frees the lock of a process that dies.
 """
 
+import fcntl
 import logging
 import os
 import shutil
 import threading
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -17,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from precast.cache.entries import (
     DamagedEntry,
+    Entry,
     all_entries,
     candidates,
     leftovers,
@@ -25,15 +34,70 @@ from precast.cache.entries import (
     room_for,
     write_entry,
 )
-from precast.cache.eviction import choose_evicted
 from precast.cache.folder import CacheWarning, check_private, make_private
-from precast.cache.lock import alone, shared
-from precast.cache.scratch import new_scratch_folder
+from precast.cache.partial import new_scratch_folder
 from precast.errors import CacheError
 from precast.options import Options
 
 if TYPE_CHECKING:
-    from precast.cache.info import StoreInfo
+    from precast.cache.entries import StoreInfo
+
+
+def choose_evicted(entries: Iterable[Entry], most: int) -> list[Entry]:
+    """The entries to remove so that the others take at most ``most`` bytes.
+
+    Once any must go, an eighth of the room is freed, so that the next few writes need not look again.
+    """
+    by_use = sorted(entries, key=lambda entry: (entry.used, entry.path))
+    total = sum(entry.size for entry in by_use)
+    if total <= most:
+        return []
+    evicted: list[Entry] = []
+    for entry in by_use:
+        if total <= most * 7 // 8:
+            break
+        evicted.append(entry)
+        total -= entry.size
+    return evicted
+
+
+_PAUSE_SECONDS = 0.005
+
+
+@contextmanager
+def shared(path: Path) -> Iterator[None]:
+    """While active, nobody is alone; waits for whoever is, which is never long."""
+    with _opened(path) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def alone(path: Path, *, patience: float = 0.0) -> Iterator[bool]:
+    """While active, nobody else is; gives False if others were there for all of ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    with _opened(path) as descriptor:
+        while not (owned := _try_alone(descriptor)) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+        yield owned
+
+
+def _try_alone(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
 
 _log = logging.getLogger("precast.cache")
 
@@ -114,7 +178,7 @@ class Store:
 
     def info(self) -> "StoreInfo":
         """What the store holds. Raises CacheError if its folder must not be used."""
-        from precast.cache.info import StoreInfo, summarize
+        from precast.cache.entries import StoreInfo, summarize
 
         entries = all_entries(self._folder) if self._is_there() else ()
         return StoreInfo(self.directory, self.limit, summarize(entries), self._hits, self._misses)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from precast.compilers.registry import get_backend, list_backends
+from precast.backend import get_backend, list_backends
 from precast.errors import PrecastError
 
 app = typer.Typer(add_completion=False)

@@ -1,6 +1,13 @@
-"""``precast bench``: how fast a model runs, compiled and eagerly, or out of a ``.precast`` file."""
+"""``precast bench``: how fast a model runs, compiled and eagerly, or out of a ``.precast`` file.
+
+Times calls that take turns, so that what else the machine does falls on all alike.
+"""
 
 import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +15,49 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from precast.cli.amounts import seconds_text
-from precast.cli.timing import Timing, take_turns
+from precast.cli.progress import seconds_text
+
+_SLICE_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long calls took: the first, and the median of the best slice of the later ones."""
+
+    name: str
+    first_seconds: float
+    seconds: float
+    calls: int
+
+    def as_data(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def take_turns(calls: Mapping[str, Callable[[], object]], seconds: float) -> list[Timing]:
+    """Call each once, then slice by slice until the time is over, at least one slice each."""
+    first = {name: _timed(call) for name, call in calls.items()}
+    slices: dict[str, list[list[float]]] = {name: [] for name in calls}
+    deadline = time.perf_counter() + seconds
+    while not all(slices.values()) or time.perf_counter() < deadline:
+        for name, call in calls.items():
+            slices[name].append(_slice(call))
+    return [
+        Timing(name, first[name], min(map(statistics.median, own)), sum(map(len, own))) for name, own in slices.items()
+    ]
+
+
+def _slice(call: Callable[[], object]) -> list[float]:
+    times: list[float] = []
+    while sum(times) < _SLICE_SECONDS:
+        times.append(_timed(call))
+    return times
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -51,7 +99,7 @@ def _file(path: str, entry: str | None, threads: int | None, seconds: float) -> 
 
 
 def _model(reference: str, threads: int | None, seconds: float, train: bool, freeze: bool) -> list[Timing]:
-    from precast.cli.model_calls import calls_to_compare
+    from precast.cli.model_reference import calls_to_compare
 
     return take_turns(calls_to_compare(reference, threads=threads, train=train, freeze=freeze), seconds)
 

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from precast.cache import Store, open_store
-from precast.cache.info import StoreInfo
-from precast.cli.amounts import bytes_text
+from precast.cache.entries import StoreInfo
+from precast.cli.progress import bytes_text
 from precast.errors import CacheError
 from precast.options import Options
 

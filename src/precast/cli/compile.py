@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from precast.cli.amounts import bytes_text, seconds_text
 from precast.cli.model_reference import load_model
-from precast.cli.progress import telling_steps
+from precast.cli.progress import bytes_text, seconds_text, telling_steps
 from precast.packaging import aot_compile
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")

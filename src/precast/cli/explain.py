@@ -8,8 +8,7 @@ import torch
 import typer
 
 from precast.api import compile
-from precast.cli.model_calls import call_of
-from precast.cli.model_reference import Model, load_model
+from precast.cli.model_reference import Model, call_of, load_model
 from precast.cli.progress import telling_steps
 from precast.report import Profile, profile
 from precast.report import explain as explain_call

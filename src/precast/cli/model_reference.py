@@ -2,6 +2,8 @@
 
 The factory takes nothing and returns ``(module, args)``, ``(module, args, kwargs)`` or
 ``(module, args, kwargs, dynamic_shapes)``.
+
+Calls of a user's model for the command line: eagerly, compiled, with gradients or without.
 """
 
 import importlib
@@ -13,6 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.api import compile
 from precast.errors import InputTypeError, InputValueError, PrecastError
 
 
@@ -99,3 +105,31 @@ def _module(place: str) -> ModuleType:
     sys.modules.setdefault(path.stem, module)
     spec.loader.exec_module(module)
     return module
+
+
+Call = Callable[[], Any]
+
+
+def calls_to_compare(reference: str, *, threads: int | None, train: bool, freeze: bool) -> dict[str, Call]:
+    """The model eagerly and compiled."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    model = load_model(reference)
+    compiled = compile(model.module, options={"freeze": True} if freeze else None)
+    return {"eager": call_of(model.module, model, train=train), "precast": call_of(compiled, model, train=train)}
+
+
+def call_of(callee: Callable[..., Any], model: Model, *, train: bool) -> Call:
+    """One call of ``callee`` with the model's arguments, and, to train, of the backward of all that it gives."""
+
+    def infer() -> Any:
+        with torch.no_grad():
+            return callee(*model.args, **model.kwargs)
+
+    def step() -> Any:
+        result = callee(*model.args, **model.kwargs)
+        leaves = [each for each in pytree.tree_leaves(result) if isinstance(each, torch.Tensor) and each.requires_grad]
+        torch.autograd.backward(leaves, [torch.ones_like(each) for each in leaves])
+        return result
+
+    return step if train else infer

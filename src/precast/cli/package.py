@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from precast.artifact.package import open_package
-from precast.cli.amounts import bytes_text, seconds_text
 from precast.cli.model_reference import Model, call_factory, model_of
-from precast.cli.progress import telling_steps
+from precast.cli.progress import bytes_text, seconds_text, telling_steps
 from precast.export import load as load_program
 from precast.packaging import package as package_model
 

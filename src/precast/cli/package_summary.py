@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from precast.artifact.entries import EntryDescription, TensorDescription
-from precast.artifact.manifest import PackedEntry, Target
+from precast.artifact.manifest import EntryDescription, PackedEntry, Target, TensorDescription
 from precast.artifact.package import Package
 from precast.artifact.signatures import SUFFIX
 from precast.runtime.processor import processor_features

@@ -6,7 +6,7 @@ from typing import Any
 from precast.artifact.package import Package
 from precast.export import ExportedProgram, load
 from precast.export.load import program_in
-from precast.ir.tensor_spec import describe
+from precast.graph.tensor_spec import describe
 
 
 def program_text(package: Package) -> str:

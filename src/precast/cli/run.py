@@ -12,15 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from precast.artifact.package import open_package
-from precast.cli.amounts import seconds_text
-from precast.cli.package_calls import (
-    Array,
-    call_with_arrays,
-    call_with_sample,
-    named_arrays,
-    packed_entry,
-    read_arrays,
-)
+from precast.cli.package_calls import Array, call_with_arrays, call_with_sample, named_arrays, packed_entry, read_arrays
+from precast.cli.progress import seconds_text
 from precast.runtime import load
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")

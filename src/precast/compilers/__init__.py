@@ -10,27 +10,27 @@ from precast.lazy_names import lazy_name
 
 # Public name → the module that defines it.
 _HOMES = {
-    "Backend": "precast.compilers.registry",
-    "debug_compile": "precast.compilers.debug_folder",
-    "debug_nop": "precast.compilers.checking_interpreter",
+    "Backend": "precast.backend",
+    "debug_compile": "precast.debug.saved_graph",
+    "debug_nop": "precast.debug.checking_interpreter",
     "default_decompositions": "precast.ops.decompositions",
-    "draw_graph": "precast.compilers.drawing",
-    "draw_graph_compile": "precast.compilers.drawing",
+    "draw_graph": "precast.debug.drawing",
+    "draw_graph_compile": "precast.debug.drawing",
     "fx_graph_cse": "precast.compilers.common_subexpressions",
-    "get_backend": "precast.compilers.registry",
-    "get_inputs": "precast.compilers.input_metadata",
-    "graph_dumper_aot": "precast.compilers.graph_dumper",
-    "in_child_process": "precast.compilers.child_process",
-    "list_backends": "precast.compilers.registry",
-    "load_graph": "precast.compilers.saved_graph",
-    "load_inputs": "precast.compilers.saved_graph",
+    "get_backend": "precast.backend",
+    "get_inputs": "precast.debug.input_metadata",
+    "graph_dumper_aot": "precast.debug.graph_dumper",
+    "in_child_process": "precast.debug.child_process",
+    "list_backends": "precast.backend",
+    "load_graph": "precast.debug.saved_graph",
+    "load_inputs": "precast.debug.saved_graph",
     "memory_efficient_fusion": "precast.compilers.fusion",
-    "minifier": "precast.compilers.minify",
+    "minifier": "precast.debug.minify",
     "nnc_jit": "precast.compilers.fusion",
-    "nop": "precast.compilers.unchanged",
-    "print_compile": "precast.compilers.unchanged",
-    "register_backend": "precast.compilers.registry",
-    "save_graph": "precast.compilers.saved_graph",
+    "nop": "precast.debug.unchanged",
+    "print_compile": "precast.debug.unchanged",
+    "register_backend": "precast.backend",
+    "save_graph": "precast.debug.saved_graph",
     "simple_ts_compile": "precast.compilers.torchscript",
     "ts_compile": "precast.compilers.torchscript",
 }
@@ -47,26 +47,26 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from precast.compilers.checking_interpreter import debug_nop as debug_nop
-    from precast.compilers.child_process import in_child_process as in_child_process
+    from precast.backend import Backend as Backend
+    from precast.backend import get_backend as get_backend
+    from precast.backend import list_backends as list_backends
+    from precast.backend import register_backend as register_backend
     from precast.compilers.common_subexpressions import fx_graph_cse as fx_graph_cse
-    from precast.compilers.debug_folder import debug_compile as debug_compile
-    from precast.compilers.drawing import draw_graph as draw_graph
-    from precast.compilers.drawing import draw_graph_compile as draw_graph_compile
     from precast.compilers.fusion import memory_efficient_fusion as memory_efficient_fusion
     from precast.compilers.fusion import nnc_jit as nnc_jit
-    from precast.compilers.graph_dumper import graph_dumper_aot as graph_dumper_aot
-    from precast.compilers.input_metadata import get_inputs as get_inputs
-    from precast.compilers.minify import minifier as minifier
-    from precast.compilers.registry import Backend as Backend
-    from precast.compilers.registry import get_backend as get_backend
-    from precast.compilers.registry import list_backends as list_backends
-    from precast.compilers.registry import register_backend as register_backend
-    from precast.compilers.saved_graph import load_graph as load_graph
-    from precast.compilers.saved_graph import load_inputs as load_inputs
-    from precast.compilers.saved_graph import save_graph as save_graph
     from precast.compilers.torchscript import simple_ts_compile as simple_ts_compile
     from precast.compilers.torchscript import ts_compile as ts_compile
-    from precast.compilers.unchanged import nop as nop
-    from precast.compilers.unchanged import print_compile as print_compile
+    from precast.debug.checking_interpreter import debug_nop as debug_nop
+    from precast.debug.child_process import in_child_process as in_child_process
+    from precast.debug.drawing import draw_graph as draw_graph
+    from precast.debug.drawing import draw_graph_compile as draw_graph_compile
+    from precast.debug.graph_dumper import graph_dumper_aot as graph_dumper_aot
+    from precast.debug.input_metadata import get_inputs as get_inputs
+    from precast.debug.minify import minifier as minifier
+    from precast.debug.saved_graph import debug_compile as debug_compile
+    from precast.debug.saved_graph import load_graph as load_graph
+    from precast.debug.saved_graph import load_inputs as load_inputs
+    from precast.debug.saved_graph import save_graph as save_graph
+    from precast.debug.unchanged import nop as nop
+    from precast.debug.unchanged import print_compile as print_compile
     from precast.ops.decompositions import default_decompositions as default_decompositions

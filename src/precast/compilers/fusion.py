@@ -11,9 +11,9 @@ import torch
 from torch import fx
 
 from precast.autograd import aot_function, aot_module
-from precast.compilers.native_backend import NativeCompiler
-from precast.compilers.registry import Backend, get_backend, list_backends
+from precast.backend import Backend, get_backend, list_backends
 from precast.compilers.torchscript import simple_ts_compile
+from precast.native.backend import NativeCompiler
 from precast.partition import min_cut_rematerialization_partition
 
 # Device → backends that can compile for it, fastest first.

@@ -2,18 +2,17 @@
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from precast.capture import Dim
 from precast.export.export import export
 from precast.export.load import load
-from precast.export.module_calls import ModuleCallEntry, ModuleCallSignature
 from precast.export.pre_autograd import capture_pre_autograd_graph
 from precast.export.program import ExportedProgram
 from precast.export.save import save
 from precast.export.signature import ExportBackwardSignature, ExportGraphSignature
+from precast.export.tracepoints import ModuleCallEntry, ModuleCallSignature
 from precast.export.unflatten import unflatten
-from precast.ir.signature import (
+from precast.graph.signature import (
     ConstantArgument,
     CustomObjArgument,
     InputKind,
@@ -24,6 +23,7 @@ from precast.ir.signature import (
     TensorArgument,
     TokenArgument,
 )
+from precast.trace.capture import Dim
 
 __all__ = [
     "ConstantArgument",
@@ -52,11 +52,7 @@ __all__ = [
 
 from precast.lazy_names import lazy_name
 
-if TYPE_CHECKING:
-    from precast.packaging import aot_compile
-    from precast.runtime import aot_load
-
-# Stand above this package or need no torch, so that they are imported when first used.
+# Public names of packages above this one, and of one that needs no torch: found when first used.
 _ELSEWHERE = {"aot_compile": "precast.packaging", "aot_load": "precast.runtime"}
 
 

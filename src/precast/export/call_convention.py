@@ -13,10 +13,10 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError
-from precast.ir.input_checks import ExpectedLeaf, Leaf, check_leaves
-from precast.ir.opened_objects import opened
-from precast.ir.sizes import SymbolicSizes
-from precast.ir.tensor_spec import TensorSpec
+from precast.graph.input_checks import ExpectedLeaf, Leaf, check_leaves
+from precast.graph.opened_objects import opened
+from precast.graph.sizes import SymbolicSizes
+from precast.graph.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True)

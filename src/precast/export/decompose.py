@@ -13,23 +13,23 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 
-from precast.capture.least_sizes import with_least_sizes_of_graph
 from precast.errors import ExportError
-from precast.export.dialect import Dialect
 from precast.export.preserved_ops import composite_ops_in, preserved
+from precast.export.signature import Dialect
 from precast.export.sizes import fake_mode_of
 from precast.export.tidy import tidied
 from precast.export.tracepoints import with_marks, without_marks
-from precast.functionalize import functionalized
-from precast.ir.boundary import BoundaryFacts
-from precast.ir.node_meta import value_of
-from precast.ir.program import Program
-from precast.ir.signature import InputKind, InputSpec, OutputKind, OutputSpec
+from precast.graph.boundary import BoundaryFacts
+from precast.graph.nodes import value_of
+from precast.graph.program import Program
+from precast.graph.signature import InputKind, InputSpec, OutputKind, OutputSpec
 from precast.ops.decompositions import core_decompositions
-from precast.tracing.fake_inputs import fresh_copies
-from precast.tracing.retrace import as_flat_function
-from precast.tracing.session import tracing_session
-from precast.tracing.trace import FlatFunction, argument_spec, rename_placeholders, trace
+from precast.trace.capture.least_sizes import with_least_sizes_of_graph
+from precast.trace.fake_inputs import fresh_copies
+from precast.trace.functionalize import functionalized
+from precast.trace.record import FlatFunction, argument_spec, rename_placeholders, trace
+from precast.trace.retrace import as_flat_function
+from precast.trace.session import tracing_session
 
 if TYPE_CHECKING:
     from precast.export.program import ExportedProgram

@@ -11,21 +11,20 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from precast.capture import capture
-from precast.capture.dynamic_shapes import positional_names
-from precast.capture.inner_transforms import InnerTransformError
 from precast.errors import InputTypeError
-from precast.export.dialect import Dialect
-from precast.export.module_calls import ModuleCallEntry
 from precast.export.program import ExportedProgram, Origin
-from precast.export.runtime_asserts import with_runtime_asserts
+from precast.export.signature import Dialect
+from precast.export.sizes import with_runtime_asserts
 from precast.export.tidy import tidied
-from precast.export.tracepoints import Tracepoints
-from precast.functionalize import functionalize
-from precast.ir.opened_objects import opened
-from precast.ir.program import Program
-from precast.ir.signature import InputKind
-from precast.tracing.trace import Decompositions
+from precast.export.tracepoints import ModuleCallEntry, Tracepoints
+from precast.graph.opened_objects import opened
+from precast.graph.program import Program
+from precast.graph.signature import InputKind
+from precast.trace.capture import capture
+from precast.trace.capture.dynamic_shapes import positional_names
+from precast.trace.capture.failures import InnerTransformError
+from precast.trace.functionalize import functionalize
+from precast.trace.record import Decompositions
 
 
 def export(

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from precast.capture import capture
 from precast.errors import InputTypeError
 from precast.export.call_convention import CallConvention
 from precast.export.export import aliases_of, argument_names
-from precast.export.runtime_asserts import with_runtime_asserts
+from precast.export.sizes import with_runtime_asserts
 from precast.export.unlift import ExportedModule, unlift
-from precast.ir.input_checks import expected_leaves
+from precast.graph.input_checks import expected_leaves
+from precast.trace.capture import capture
 
 
 def capture_pre_autograd_graph(

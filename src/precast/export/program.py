@@ -13,16 +13,15 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from precast.errors import ExportError
 from precast.export.call_convention import CallConvention
 from precast.export.decompose import decompose
-from precast.export.dialect import Dialect
-from precast.export.module_calls import CallSpec, ModuleCallEntry
-from precast.export.signature import ExportGraphSignature
+from precast.export.signature import Dialect, ExportGraphSignature
+from precast.export.tracepoints import CallSpec, ModuleCallEntry
 from precast.export.unlift import ExportedModule, unlift
 from precast.export.verifier import verify
-from precast.ir.input_checks import expected_leaves
-from precast.ir.printer import print_program
-from precast.ir.program import Program
-from precast.ir.signature import InputKind, InputSpec
-from precast.ir.sizes import SizeRange
+from precast.graph.input_checks import expected_leaves
+from precast.graph.printer import print_program
+from precast.graph.program import Program
+from precast.graph.signature import InputKind, InputSpec
+from precast.graph.sizes import SizeRange
 
 
 @dataclass(frozen=True)

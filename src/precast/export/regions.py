@@ -15,7 +15,7 @@ from torch._higher_order_ops import wrap_with_autocast, wrap_with_set_grad_enabl
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.node import Argument
 
-from precast.ir.node_meta import copy_provenance, set_value, value_of
+from precast.graph.nodes import copy_provenance, set_value, value_of
 
 _SWITCHES = (torch._C._set_grad_enabled, _enter_autocast, _exit_autocast)
 

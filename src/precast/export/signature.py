@@ -1,8 +1,12 @@
-"""The signature of an exported program, with the questions that people ask of PyTorch's."""
+"""The signature of an exported program, with the questions that people ask of PyTorch's.
+
+The two forms of an exported program.
+"""
 
 from dataclasses import dataclass, field
+from enum import Enum
 
-from precast.ir.signature import (
+from precast.graph.signature import (
     ConstantArgument,
     CustomObjArgument,
     InputKind,
@@ -141,3 +145,13 @@ def _described(spec: InputSpec | OutputSpec) -> str:
     target = f" target={spec.target!r}" if spec.target is not None else ""
     stays_behind = " persistent=False" if isinstance(spec, InputSpec) and spec.persistent is False else ""
     return f"{spec.arg.name}{value}: {spec.kind.name}{target}{stays_behind}"
+
+
+class Dialect(Enum):
+    """``TRAINING``: whole ops from before autograd, can be trained on. ``ATEN``: taken apart into simpler ops."""
+
+    TRAINING = "TRAINING"
+    ATEN = "ATEN"
+
+    def __str__(self) -> str:
+        return self.value

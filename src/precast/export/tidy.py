@@ -2,28 +2,115 @@
 
 Before: ``add_3 = add(b_count, 1); _assert_tensor_metadata(x, …); detach = detach(c)``
 After:  ``add = add(b_count, 1)``
+
+Views that must not rely on a memory layout that only running decides.
+
+Before: ``a = scaled_dot_product_attention(…); t = transpose(a, 1, 2); v = view(t, …)``
+After:  the same with ``reshape``, which copies where the kernel of that call laid its result out otherwise
+
+Tracing drops ``contiguous()`` where its fake result is contiguous already. For an op that stays whole, which kernel
+computes it, and in which layout, depends on the device, the grad mode and the sizes of each call.
+
+Names in a graph: results are called by their op, counted in order; inputs of a subgraph as outside.
+
+Before: ``add_3 = add(x, 1); cond = cond(p, true_graph_0, false_graph_0, (add_3,))`` with ``true_graph_0(arg0_1)``
+After:  ``add = add(x, 1); cond = cond(p, true_graph_0, false_graph_0, (add,))`` with ``true_graph_0(add)``
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
-from precast.export.layouts import reshape_where_layout_is_open
-from precast.export.names import with_counted_names
+from precast.export.preserved_ops import is_composite
 from precast.export.regions import fold_regions
 from precast.export.sizes import collected_sizes
 from precast.export.unlift import NORMALIZING_AND_UPDATING
-from precast.ir.node_meta import set_value, tensor_of, value_of
-from precast.ir.program import Program
-from precast.ir.signature import ConstantArgument, InputKind, OutputSpec
-from precast.ir.tensor_spec import TensorSpec
-from precast.tracing.dead_code import remove_dead_nodes
-from precast.tracing.trace import argument_spec
+from precast.graph.nodes import placeholders_of, set_value, tensor_of, value_of
+from precast.graph.program import Program
+from precast.graph.signature import ConstantArgument, InputKind, OutputSpec
+from precast.graph.tensor_spec import TensorSpec
+from precast.ops.facts import is_view
+from precast.trace.capture.prepare import unique_names
+from precast.trace.record import argument_spec
+from precast.trace.retrace import remove_dead_nodes
 
 _aten = torch.ops.aten
+_VIEWS = (_aten.view.default, _aten._unsafe_view.default)
+
+
+def reshape_where_layout_is_open(graph: fx.Graph) -> None:
+    """Exchange such views for ``reshape``, in place."""
+    open_layout: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        if is_view(node) or node.target in (*_VIEWS, _aten.reshape.default):
+            if not open_layout.isdisjoint(node.all_input_nodes[:1]):
+                open_layout.add(node)
+                if node.target in _VIEWS:
+                    node.target = _aten.reshape.default
+        elif is_composite(node.target):
+            open_layout.add(node)
+
+
+def with_counted_names(module: fx.GraphModule, inputs: Sequence[str] | None = None) -> fx.GraphModule:
+    """A copy of the module and its subgraphs with such names; ``inputs`` are new names for the placeholders."""
+    nodes = list(module.graph.nodes)
+    placeholders = placeholders_of(module.graph)
+    first = list(inputs) if inputs is not None else [node.name for node in placeholders]
+    others = [node for node in nodes if node.op not in ("placeholder", "output")]
+    names = dict(zip([*placeholders, *others], unique_names([*first, *map(_stem, others)]), strict=True))
+    root = torch.nn.Module()
+    for node in nodes:
+        if node.op == "get_attr":
+            child = module.get_submodule(str(node.target))
+            outer = _names_outside(module, node, names)
+            renamed = with_counted_names(child, outer) if isinstance(child, fx.GraphModule) else child
+            root.add_module(str(node.target), renamed)
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in nodes:
+        copies[node] = graph.create_node(
+            node.op,
+            names[node] if node.op == "placeholder" else node.target,
+            fx.map_arg(node.args, copies.__getitem__),
+            fx.map_arg(node.kwargs, copies.__getitem__),
+            name=names.get(node),
+        )
+        copies[node].meta = dict(node.meta)
+    return fx.GraphModule(root, graph, type(module).__name__)
+
+
+def _stem(node: fx.Node) -> str:
+    if node.op == "get_attr":
+        return str(node.target).replace(".", "_")
+    name = getattr(node.target, "__name__", str(node.target))
+    if isinstance(node.target, torch._ops.OpOverload):
+        name = node.target._schema.name.rpartition("::")[2]
+    # fx does not give names that Python or torch reserve.
+    return fx.Graph()._graph_namespace.create_name(name.lower(), None) if name.isidentifier() else node.name
+
+
+def _names_outside(module: fx.GraphModule, attribute: fx.Node, names: dict[fx.Node, str]) -> list[str] | None:
+    """What the inputs of a subgraph are called by the node that runs it: the operands after its last subgraph."""
+    child = module.get_submodule(str(attribute.target))
+    if len(attribute.users) != 1 or not isinstance(child, fx.GraphModule):
+        return None
+    (caller,) = attribute.users
+    graphs = [
+        i for i, argument in enumerate(caller.args) if isinstance(argument, fx.Node) and argument.op == "get_attr"
+    ]
+    operands = pytree.tree_leaves(list(caller.args[max(graphs) + 1 :]), is_leaf=lambda v: isinstance(v, fx.Node))
+    inside = placeholders_of(child.graph)
+    if len(operands) != len(inside):
+        return None
+    return [names[o] if isinstance(o, fx.Node) else node.name for o, node in zip(operands, inside, strict=True)]
+
+
 # Inputs are checked for dtype and device at each call, so what follows from them needs no check inside.
 _LEFTOVERS = (_aten._assert_tensor_metadata.default,)
 

@@ -3,6 +3,8 @@
 Before: ``linear = linear(x, …)`` inside the submodule ``head``
 After:  ``tracepoint([x], 'head'); linear = linear(x, …); tracepoint([linear], 'head')`` while tracing, and an entry
 ``head: x -> linear`` in ``module_call_graph`` when the marks are gone again.
+
+Which submodules the program called, and for those whose signature is kept, with what.
 """
 
 import inspect
@@ -16,12 +18,40 @@ from unittest.mock import patch
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
+from torch.utils._pytree import TreeSpec
 
 from precast.errors import InputValueError
-from precast.export.module_calls import ModuleCallEntry, ModuleCallSignature
-from precast.ir.node_meta import set_value
-from precast.ir.program import Program
-from precast.ir.signature import ArgumentSpec, ConstantArgument, TensorArgument
+from precast.graph.nodes import set_value
+from precast.graph.program import Program
+from precast.graph.signature import ArgumentSpec, ConstantArgument, TensorArgument
+
+
+@dataclass(frozen=True)
+class ModuleCallSignature:
+    """The inputs and outputs of one call of a submodule, as names in the graph, and their trees."""
+
+    inputs: tuple[ArgumentSpec, ...]
+    outputs: tuple[ArgumentSpec, ...]
+    in_spec: TreeSpec
+    out_spec: TreeSpec
+    forward_arg_names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ModuleCallEntry:
+    """One submodule by its dotted path (empty for the whole program); the signature only where it was kept."""
+
+    fqn: str
+    signature: ModuleCallSignature | None = None
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """The trees of a call: of ``(args, kwargs)`` and of what comes back."""
+
+    in_spec: TreeSpec
+    out_spec: TreeSpec
+
 
 _library = torch.library.Library("precast", "DEF")
 _library.define("tracepoint(Tensor[] values, str path, bool entering) -> ()")

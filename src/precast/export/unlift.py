@@ -12,15 +12,15 @@ import torch
 from torch import fx
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 
-from precast.capture.call import as_identifier
-from precast.capture.prepare import unique_names
 from precast.errors import FrozenModeError
-from precast.export.attribute_names import attribute_paths
 from precast.export.call_convention import CallConvention
-from precast.ir.graphs import placeholders_of, results_of
-from precast.ir.signature import InputKind, InputSpec, OutputKind, OutputSpec, Signature
-from precast.ops.checked_calls import check_calls, with_checked_calls
+from precast.export.serialize.names import attribute_paths
+from precast.graph.nodes import placeholders_of, results_of
+from precast.graph.signature import InputKind, InputSpec, OutputKind, OutputSpec, Signature
 from precast.ops.facts import is_view
+from precast.ops.operators_in_files import check_calls, with_checked_calls
+from precast.trace.capture.call import as_identifier
+from precast.trace.capture.prepare import unique_names
 
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 _ON_STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.GRADIENT_TO_PARAMETER)

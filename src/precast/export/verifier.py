@@ -7,11 +7,11 @@ import torch
 from torch import fx
 
 from precast.errors import VerifierError
-from precast.export.dialect import Dialect
-from precast.ir.node_meta import has_value
-from precast.ir.program import Program
-from precast.ir.signature import InputKind, InputSpec, OutputKind, OutputSpec
-from precast.ir.verifier import verify as verify_ir
+from precast.export.signature import Dialect
+from precast.graph.nodes import has_value
+from precast.graph.program import Program
+from precast.graph.signature import InputKind, InputSpec, OutputKind, OutputSpec
+from precast.graph.verifier import verify as verify_ir
 
 Rule = Callable[[Program], Iterator[str]]
 """A rule yields a sentence for each thing that is wrong."""

@@ -1,4 +1,7 @@
-"""From a model to an ONNX program: capture, translate, optimize, verify, save."""
+"""From a model to an ONNX program: capture, translate, optimize, verify, save.
+
+The original model as the truth to compare with, called on the ONNX model's inputs without leaving a trace.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -7,32 +10,54 @@ from typing import Any, Literal
 
 import onnx
 import onnx_ir as ir
+import torch
+from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError, OptionError
-from precast.ir.program import Program
-from precast.onnx.aten_capture import capture_aten
-from precast.onnx.input_adapter import InputAdapter
+from precast.graph.program import Program
+from precast.onnx.adapters import InputAdapter, OutputAdapter
+from precast.onnx.capture import capture_aten, capture_symbolic
 from precast.onnx.optimize import finish
-from precast.onnx.output_adapter import OutputAdapter
-from precast.onnx.program import ONNXProgram
-from precast.onnx.reference import reference_of
-from precast.onnx.rules import RuleTable, Translations
-from precast.onnx.save import ExternalData, check_destination, is_external_data
-from precast.onnx.symbolic_capture import capture_symbolic
+from precast.onnx.program import ExternalData, ONNXProgram, check_destination, is_external_data
+from precast.onnx.rules.registry import RuleTable, Translations
 from precast.onnx.translate import BASE_OPSET, translate
 from precast.onnx.verify import Verification, verify_model
+
+
+def reference_of(
+    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], outputs: OutputAdapter
+) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+    """A function from the tensors of a call to the tensors that the model returns; its buffers stay as they are."""
+    leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
+
+    def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        remaining = iter(tensors)
+        # Copies, since a model may write to its inputs.
+        call = [next(remaining).clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        own_args, own_kwargs = pytree.tree_unflatten(call, tree)
+        with torch.no_grad():
+            return [tensor.detach() for tensor in outputs.to_model(_call(model, own_args, own_kwargs))]
+
+    return run
+
+
+def _call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not isinstance(model, torch.nn.Module):
+        return model(*args, **kwargs)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    return torch.func.functional_call(model, buffers, args, kwargs)
+
 
 DEFAULT_OPSET = 20
 """Has Gelu, and every runtime of the last years reads it."""
 
 RULE_FILES = (
-    "attention_rules", "complex_rules", "control_flow_rules", "counting_rules", "cumulative_rules", "embedding_rules",
-    "linear_algebra_rules", "operator_rules", "pointwise_rules", "pooling_rules", "random_rules", "reduction_rules",
-    "scatter_rules", "size_rules", "sorting_rules", "special_function_rules", "split_rules",
+    "attention", "complex", "control_flow", "counting", "cumulative", "embedding", "linear_algebra", "pointwise",
+    "reduction", "sizes", "special_functions",
 )  # fmt: skip
 """Importing them fills the table."""
 for _rule_file in RULE_FILES:
-    import_module(f"precast.onnx.{_rule_file}")
+    import_module(f"precast.onnx.rules.{_rule_file}")
 
 
 def export(

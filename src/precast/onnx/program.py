@@ -1,24 +1,120 @@
-"""The exported model as an object: to inspect, save, run, and feed as the original was called."""
+"""The exported model as an object: to inspect, save, run, and feed as the original was called.
+
+Models on disk: whole or not at all, with the weights beside the file where it would grow too large.
+"""
 
 import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx
 import onnx_ir as ir
 import torch
+from onnx import external_data_helper
 
-from precast.errors import OnnxError
-from precast.onnx.attach import attach
-from precast.onnx.input_adapter import InputAdapter
-from precast.onnx.output_adapter import OutputAdapter
-from precast.onnx.save import ExternalData, save_model
+from precast.cache.partial import partial_folder, replace_together
+from precast.errors import InputValueError, OnnxError, OptionError
+from precast.onnx.adapters import InputAdapter, OutputAdapter
 from precast.onnx.session import IN_MEMORY_LIMIT, Session, weight_bytes
 from precast.onnx.translate import RuleUse
 from precast.onnx.verify import Verification
-from precast.onnx.weights import missing_in, missing_weights
+from precast.onnx.weights import attach, missing_as_inputs, missing_in, missing_weights
+
+ExternalData = bool | Literal["auto"]
+
+
+def check_destination(path: str | os.PathLike[str]) -> Path:
+    """Refuse a place that cannot be written to, before any work is done."""
+    destination = Path(path)
+    folder = destination.absolute().parent
+    if destination.is_dir():
+        raise _unwritable(destination, "it is a folder")
+    if not folder.is_dir():
+        raise _unwritable(destination, f"the folder {folder} does not exist")
+    if not os.access(folder, os.W_OK):
+        raise _unwritable(destination, f"the folder {folder} cannot be written to")
+    return destination
+
+
+def _unwritable(destination: Path, why: str) -> InputValueError:
+    return InputValueError(
+        f"The model cannot be written to {destination}.",
+        why=why,
+        fix="Name a file in a folder that exists and is yours.",
+    )
+
+
+def save_model(model: ir.Model, path: str | os.PathLike[str], *, external_data: ExternalData = "auto") -> None:
+    """Write the model; weights go to ``<name>.data`` beside it on demand, or when one file cannot hold them.
+
+    Weights that are missing become inputs. The files appear when they are complete; what was there before stays
+    until then. At no moment does a model lie beside data of another.
+    """
+    destination = check_destination(path)
+    data_name = f"{destination.name}.data"
+    is_external = is_external_data(model, external_data)
+    try:
+        with partial_folder(f".{destination.name[:100]}-", destination.absolute().parent) as folder:
+            with missing_as_inputs(model):
+                ir.save(model, folder / destination.name, external_data=data_name if is_external else None)
+            if is_external:
+                _place_with_data(folder / destination.name, folder / data_name, destination)
+            else:
+                os.replace(folder / destination.name, destination)
+    except OSError as error:
+        raise OnnxError(
+            f"Writing {destination} failed.",
+            why=str(error),
+            fix="Free space or choose another place; no half-written file was left behind.",
+        ) from error
+
+
+def _place_with_data(written: Path, data: Path, destination: Path) -> None:
+    """Move a model and its data to their places.
+
+    Data of that name may belong to the model that is there. So a third model comes between the two, over the new data
+    under another name, and the data get their own name when no model has the old ones any more.
+    """
+    place = destination.with_name(data.name)
+    if not place.exists():
+        replace_together([(data, place), (written, destination)])
+        return
+    between = destination.with_name(f"{data.name}.new")
+    os.link(data, data.with_name(between.name))
+    renamed = written.with_name(f"{written.name}.between")
+    _save_over(written, renamed, data_name=between.name)
+    replace_together([(data.with_name(between.name), between), (renamed, destination)])
+    os.replace(data, place)
+    os.replace(written, destination)
+    between.unlink()
+
+
+def _save_over(model: Path, copy: Path, *, data_name: str) -> None:
+    """Write a copy of a model whose data have another name."""
+    proto = onnx.load_model(model, load_external_data=False)
+    for tensor in external_data_helper._get_all_tensors(proto):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = data_name
+    copy.write_bytes(proto.SerializeToString())
+
+
+def is_external_data(model: ir.Model, wanted: ExternalData) -> bool:
+    """Whether the weights get a file of their own."""
+    if wanted not in (True, False, "auto"):
+        raise OptionError(
+            f"external_data is {wanted!r}.", why="it says where weights are stored", fix='Pass True, False or "auto".'
+        )
+    is_large = weight_bytes(model) >= IN_MEMORY_LIMIT
+    if is_large and wanted is False:
+        raise OnnxError(
+            f"The weights take {weight_bytes(model):,} bytes, too much for one file.",
+            why="an ONNX file is a protobuf message, which holds less than 2 GB",
+            fix='Leave external_data="auto": the weights then lie beside the file.',
+        )
+    return is_large if wanted == "auto" else bool(wanted)
 
 
 @dataclass(eq=False, repr=False)

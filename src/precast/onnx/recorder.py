@@ -2,6 +2,10 @@
 
 Before: ``aten_add(x, 2, alpha=3)``, a Python function over onnxscript's ops
 After:  ``two = Constant(2.0); three = Constant(3.0); scaled = Mul(two, three); sum = Add(x, scaled)``
+
+A value of the graph under construction, with the Python operators that torchlib's functions use on it.
+
+Python values where ONNX wants tensors: which element type they take, and the ``Constant`` nodes that hold them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +14,137 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.schemas import AttributeParameter, OpSignature, Parameter
+from onnx_ir.schemas import AttributeParameter, OpSignature, Parameter, TypeConstraintParam
 from onnxscript import values
 
-from precast.onnx.constants import as_tensor, bind_types, element_type, is_sequence_input, output_types
-from precast.onnx.recorded_value import RecordedValue
+from precast.onnx.rules.opsets import op
+
+Binding = Mapping[TypeConstraintParam, ir.DataType]
+"""The element type that each type variable of an op's signature stands for in one call."""
+
+
+def bind_types(inputs: Sequence[tuple[Parameter, Any]]) -> dict[TypeConstraintParam, ir.DataType]:
+    """Read the type variables off the inputs whose type is known."""
+    found: dict[TypeConstraintParam, ir.DataType] = {}
+    for parameter, argument in inputs:
+        for value in argument if isinstance(argument, (list, tuple)) else [argument]:
+            if isinstance(value, ir.Value) and value.dtype is not None:
+                found.setdefault(parameter.type_constraint, value.dtype)
+    return found
+
+
+def element_type(parameter: Parameter, argument: Any, binding: Binding) -> ir.DataType:
+    """The type of a Python value passed for ``parameter``: the other operands', or else what Python's suggests."""
+    if parameter.type_constraint in binding:
+        return binding[parameter.type_constraint]
+    allowed = parameter.type_constraint.allowed_types
+    if len(allowed) == 1:
+        return next(iter(allowed)).dtype
+    items = argument if isinstance(argument, (list, tuple)) else [argument]
+    known = [item.dtype for item in items if isinstance(item, ir.Value) and item.dtype is not None]
+    if known:
+        return known[0]
+    if any(isinstance(item, (float, complex)) for item in items):
+        return ir.DataType.FLOAT
+    if items and all(isinstance(item, bool) for item in items):
+        return ir.DataType.BOOL
+    if items and all(isinstance(item, str) for item in items):
+        return ir.DataType.STRING
+    return ir.DataType.INT64
+
+
+def as_tensor(value: Any, data_type: ir.DataType) -> ir.TensorProtocol:
+    """A Python number, string, or list of them as a tensor; a complex number is the pair of its parts."""
+    if isinstance(value, complex):
+        value = [value.real, value.imag]
+    return ir.tensor(value, dtype=data_type)
+
+
+def is_sequence_input(parameter: Parameter) -> bool:
+    """Whether ONNX wants a sequence value there, and not a tensor."""
+    return all(isinstance(kind, ir.SequenceType) for kind in parameter.type_constraint.allowed_types)
+
+
+def output_types(signature: OpSignature, count: int, binding: Binding) -> list[ir.DataType | None]:
+    """What is known of the element types of a call's results."""
+    outputs = list(signature.outputs)
+    repeated = outputs + outputs[-1:] * (count - len(outputs))
+    return [_output_type(output, binding) for output in repeated[:count]]
+
+
+def _output_type(output: Parameter, binding: Binding) -> ir.DataType | None:
+    allowed = output.type_constraint.allowed_types
+    if not all(isinstance(kind, ir.TensorType) for kind in allowed):
+        return None
+    if output.type_constraint in binding:
+        return binding[output.type_constraint]
+    return next(iter(allowed)).dtype if len(allowed) == 1 else None
+
+
+_FLOATING = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+
+
+class RecordedValue(ir.Value):
+    """``a + b`` on two of these records an ``Add`` node and gives its result."""
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    def __add__(self, other: Any) -> Any:
+        return op.Add(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return op.Add(other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return op.Sub(self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return op.Sub(other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return op.Mul(self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return op.Mul(other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return op.Div(self, other)
+
+    def __matmul__(self, other: Any) -> Any:
+        return op.MatMul(self, other)
+
+    def __pow__(self, other: Any) -> Any:
+        return op.Pow(self, other)
+
+    def __mod__(self, other: Any) -> Any:
+        return op.Mod(self, other, fmod=1) if self.dtype in _FLOATING else op.Mod(self, other)
+
+    def __neg__(self) -> Any:
+        return op.Neg(self)
+
+    def __and__(self, other: Any) -> Any:
+        return op.And(self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return op.And(other, self)
+
+    def __or__(self, other: Any) -> Any:
+        return op.Or(self, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return op.Less(self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return op.LessOrEqual(self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return op.Greater(self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return op.GreaterOrEqual(self, other)
+
 
 Inputs = list[tuple[Parameter, Any]]
 

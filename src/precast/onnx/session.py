@@ -9,9 +9,9 @@ import onnx
 import onnx_ir as ir
 import torch
 
-from precast.cache.scratch import scratch_folder
+from precast.cache.partial import scratch_folder
 from precast.errors import OnnxError, ToolMissingError
-from precast.onnx.opset_numbers import renumber
+from precast.onnx.optimize import renumber
 from precast.onnx.weights import missing_in, missing_weights
 
 IN_MEMORY_LIMIT = 1_500_000_000

@@ -2,6 +2,8 @@
 
 Before: ``linear: f32[s0, 4] = aten.linear(x, p_weight, p_bias); return (linear,)``
 After:  ``linear = Gemm(x, weight, bias, transB=1)`` over the named size ``batch``, with the weights as initializers
+
+Names of dynamic sizes in the model: the user's own, and expressions over them.
 """
 
 import operator
@@ -17,19 +19,56 @@ from onnxscript import evaluator
 from torch import fx
 
 from precast._version import __version__
-from precast.errors import OnnxError, OnnxRuleError
-from precast.ir.node_meta import has_value, source_line_of, value_of
-from precast.ir.program import Program
-from precast.ir.signature import ConstantArgument, InputKind, InputSpec, OutputKind
-from precast.ir.tensor_spec import as_size
-from precast.onnx.complex_operands import as_pair, is_complex, lacks_imaginary_part, pair, parts, takes_complex
-from precast.onnx.element_types import data_type_of, real_data_type_of
-from precast.onnx.promotion import TYPED_NUMBERS, is_elementwise, keeps_dtype, operand_dtype
-from precast.onnx.recorded_value import RecordedValue
-from precast.onnx.recorder import Recorder
-from precast.onnx.rules import Rule, RuleTable, operator_name
-from precast.onnx.sizes import SizeNames
+from precast.errors import InputValueError, OnnxError, OnnxRuleError
+from precast.graph.nodes import has_value, source_line_of, value_of
+from precast.graph.program import Program
+from precast.graph.signature import ConstantArgument, InputKind, InputSpec, OutputKind
+from precast.graph.sizes import SymbolicSizes
+from precast.graph.tensor_spec import Size, as_size
+from precast.onnx.element_types import (
+    TYPED_NUMBERS,
+    data_type_of,
+    is_elementwise,
+    keeps_dtype,
+    operand_dtype,
+    real_data_type_of,
+)
+from precast.onnx.recorder import RecordedValue, Recorder
+from precast.onnx.rules.registry import (
+    Rule,
+    RuleTable,
+    as_pair,
+    is_complex,
+    lacks_imaginary_part,
+    operator_name,
+    pair,
+    parts,
+    takes_complex,
+)
 from precast.onnx.weights import TorchWeight
+
+
+class SizeNames:
+    """Says the sizes of values in the user's words: ``batch``, ``2*length + 1``."""
+
+    def __init__(self, sizes: SymbolicSizes) -> None:
+        names = [symbol.name for symbol in sizes.symbols]
+        for symbol in sizes.symbols:
+            if names.count(symbol.name) > 1:
+                places = [other.seen_at for other in sizes.symbols if other.name == symbol.name]
+                raise InputValueError(
+                    f"Two different sizes are called {symbol.name!r}: {' and '.join(places)}.",
+                    why="in an ONNX model the same name means the same size",
+                    fix="Give the two dimensions Dims with different names.",
+                )
+        self._named = {symbol.symbol: sympy.Symbol(symbol.name) for symbol in sizes.symbols}
+
+    def shape(self, sizes: Sequence[int | torch.SymInt]) -> ir.Shape:
+        return ir.Shape([self._size(as_size(size)) for size in sizes])
+
+    def _size(self, size: Size) -> int | str:
+        return size if isinstance(size, int) else str(size.xreplace(self._named))
+
 
 BASE_OPSET = 18
 """Torchlib speaks this opset; models for newer ones are converted afterwards."""

@@ -1,22 +1,198 @@
-"""Whether a model is valid and computes what the program computes; if not, the first node at which it does not."""
+"""Whether a model is valid and computes what the program computes; if not, the first node at which it does not.
 
-from collections.abc import Callable, Iterator, Sequence
+Finds the first node of a program at which its ONNX model computes something else.
+
+When two tensors count as equal: as close as the arithmetic of their dtype allows after a deep model.
+
+Calls of other sizes than the example's, for checking that dynamic sizes really are.
+
+Before: ``x: f32[2, 12]`` with the sizes ``batch, length``
+After:  ``x: f32[3, 13]``, made of the example's own values, so that indices stay in range
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
+import sympy
 import torch
+from torch import fx
 
 from precast.errors import OnnxError, OnnxMismatchError
-from precast.ir.program import Program
-from precast.onnx.closeness import difference
-from precast.onnx.first_difference import first_difference
-from precast.onnx.other_sizes import describe_binding, input_shapes, other_bindings, resized
+from precast.graph.nodes import tensor_of
+from precast.graph.program import Program
+from precast.graph.signature import ConstantArgument, InputKind
+from precast.graph.sizes import bind_sizes, evaluate
+from precast.graph.tensor_spec import Size, TensorSpec
 from precast.onnx.session import Session, has_onnxruntime, newest_readable_opset
 from precast.onnx.translate import RuleUse
 from precast.onnx.weights import missing_as_inputs, missing_in
+
+# Relative error, and absolute error as a fraction of the largest value.
+_TOLERANCES = {
+    torch.float64: (1e-5, 1e-7),
+    torch.float32: (1e-3, 2e-5),
+    torch.float16: (2e-2, 2e-3),
+    torch.bfloat16: (5e-2, 2e-2),
+}
+
+
+def difference(actual: torch.Tensor, expected: torch.Tensor) -> str | None:
+    """What is wrong with ``actual`` in words, or ``None``."""
+    if actual.dtype != expected.dtype:
+        return f"is {actual.dtype}, not {expected.dtype}"
+    if actual.shape != expected.shape:
+        return f"has the shape {tuple(actual.shape)}, not {tuple(expected.shape)}"
+    relative, absolute = _TOLERANCES.get(expected.dtype, (0.0, 0.0))
+    finite = expected[expected.isfinite()].abs() if expected.is_floating_point() else expected
+    largest = max(1.0, float(finite.max())) if expected.is_floating_point() and finite.numel() else 1.0
+    is_close = torch.isclose(actual, expected, rtol=relative, atol=absolute * largest, equal_nan=True)
+    if bool(is_close.all()):
+        return None
+    wrong = int((~is_close).sum())
+    worst = (actual.double() - expected.double()).abs()[~is_close].max()
+    return (
+        f"differs at {wrong} of {expected.numel()} elements, by up to {float(worst):.3g} (largest value {largest:.3g})"
+    )
+
+
+@dataclass(frozen=True)
+class NodeDifference:
+    """A node of the program, and what is wrong with what the model has for it."""
+
+    node: str
+    problem: str
+
+
+def first_difference(model: ir.Model, program: Program, inputs: Sequence[torch.Tensor]) -> NodeDifference | None:
+    """Compare every value that both sides have, in the program's order."""
+    by_node = _values_by_node(model)
+    probe = model.clone()
+    own = {value.name: value for node in probe.graph for value in node.outputs}
+    probed = [name for name in by_node.values() if name in own]
+    if not probed:
+        return None
+    probe.graph.outputs[:] = [own[name] for name in probed]
+    actual = dict(zip(probed, Session(probe).run(inputs), strict=True))
+    recorder = _ValueRecorder(program.module)
+    with torch.no_grad():
+        recorder.run(*_graph_inputs(program, inputs))
+    for node, expected in recorder.seen.items():
+        name = by_node.get(node)
+        if name in actual and (problem := difference(actual[name], expected)):
+            return NodeDifference(node.partition("__")[0], problem)
+    return None
+
+
+def _values_by_node(model: ir.Model) -> dict[str, str]:
+    """The names that the program's values have in the model; what optimization removed is left out."""
+    values = [value for node in model.graph for value in node.outputs if value.type is not None]
+    names = {str(value.name): str(value.name) for value in values}
+    for value in model.graph.outputs:
+        if origin := value.metadata_props.get("precast.node"):
+            names[origin] = str(value.name)
+    return names
+
+
+class _ValueRecorder(fx.Interpreter):
+    """Runs a graph and keeps every tensor that its operators give."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.seen: dict[str, torch.Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.op == "call_function":
+            parts = {n.name: result}
+            if isinstance(result, (list, tuple)):
+                parts = {f"{n.name}__{number}": part for number, part in enumerate(result)}
+            self.seen |= {name: part for name, part in parts.items() if _is_comparable(part)}
+        return result
+
+
+def _is_comparable(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_complex()
+
+
+def _graph_inputs(program: Program, inputs: Sequence[torch.Tensor]) -> list[Any]:
+    remaining = iter(inputs)
+    bound: list[Any] = []
+    for spec in program.signature.inputs:
+        if spec.kind is not InputKind.USER_INPUT:
+            bound.append(program.state[str(spec.target)])
+        else:
+            bound.append(spec.arg.value if isinstance(spec.arg, ConstantArgument) else next(remaining))
+    return bound
+
+
+# Tried in this order for every size symbol; one for which the program is valid is taken.
+_STEPS = (1, -1, 2, 3, -2, 4, 7, 8)
+
+
+def input_shapes(program: Program) -> list[tuple[Size, ...]]:
+    """The sizes of the user's tensors, as numbers and expressions."""
+    pairs = zip(program.signature.inputs, program.placeholders, strict=True)
+    return [
+        TensorSpec.of(tensor_of(node)).shape
+        for spec, node in pairs
+        if spec.kind is InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument)
+    ]
+
+
+def other_bindings(program: Program, inputs: Sequence[torch.Tensor]) -> Iterator[dict[sympy.Symbol, int]]:
+    """Sizes that the program allows, each different from the example's."""
+    shapes = input_shapes(program)
+    example, _ = bind_sizes(shapes, [tensor.shape for tensor in inputs])
+    symbols = sorted(example, key=str)
+    for steps in _combinations(len(symbols)):
+        binding = {symbol: example[symbol] + step for symbol, step in zip(symbols, steps, strict=True)}
+        if not program.sizes.out_of_range(binding) and not program.sizes.failing_guards(binding):
+            yield binding
+
+
+def _combinations(count: int) -> Iterator[tuple[int, ...]]:
+    """Steps for all symbols: the same for all first, then mixed."""
+    if count:
+        yield from ((step,) * count for step in _STEPS)
+        yield from (steps for steps in product(_STEPS[:4], repeat=min(count, 4)) if len(steps) == count)
+
+
+def resized(tensor: torch.Tensor, shape: Sequence[Size], binding: Mapping[sympy.Symbol, int]) -> torch.Tensor:
+    """The example repeated or cut to other sizes; integers in ascending order, as offsets are, stay in that order."""
+    for dimension, size in enumerate(shape):
+        wanted = evaluate(size, binding)
+        if wanted != tensor.shape[dimension]:
+            tensor = (
+                tensor.index_select(dimension, _repeated(tensor, dimension, wanted))
+                if tensor.numel()
+                else tensor.new_zeros(_with(tensor, dimension, wanted))
+            )
+    return tensor
+
+
+def _repeated(tensor: torch.Tensor, dimension: int, wanted: int) -> torch.Tensor:
+    """Which of the example's elements to take: all in turn, or the last one again where that keeps them ascending."""
+    indices, size = torch.arange(wanted), tensor.shape[dimension]
+    is_no_integer = tensor.dtype == torch.bool or tensor.is_floating_point()
+    is_ascending = not is_no_integer and bool((tensor.long().diff(dim=dimension) >= 0).all())
+    return indices.clamp(max=size - 1) if is_ascending else indices % size
+
+
+def _with(tensor: torch.Tensor, dimension: int, size: int) -> list[int]:
+    return [size if number == dimension else old for number, old in enumerate(tensor.shape)]
+
+
+def describe_binding(program: Program, binding: Mapping[sympy.Symbol, int]) -> str:
+    """``batch=3, length=13``."""
+    return ", ".join(
+        f"{symbol.name}={binding[symbol.symbol]}" for symbol in program.sizes.symbols if symbol.symbol in binding
+    )
+
 
 _WITHOUT_KERNELS = {
     ir.DataType.BFLOAT16,

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from torch.fx.node import Argument
 from torch.utils.flop_counter import flop_registry
 
-from precast.ir.node_meta import tensor_of
+from precast.graph.nodes import tensor_of
 from precast.ops.facts import Fact, facts_of, is_view, op_of, subgraphs_of
 
 _aten = torch.ops.aten

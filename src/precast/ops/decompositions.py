@@ -1,14 +1,24 @@
 """Which ops may be taken apart into simpler ones, and how.
 
 Tables map an op to a function that computes the same from simpler ops. Pass them as ``decompositions=``.
+
+How eager lays out the result of an elementwise operator: by looking at all operands at once.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 import torch
+from torch import Tensor
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
-from torch._ops import OperatorBase
+from torch._ops import OperatorBase, OpOverload
+from torch._prims_common import compute_elementwise_output_strides
+
+from precast.ops.cost import size_hint
 
 DecompositionTable: TypeAlias = dict[OperatorBase, Callable[..., object]]
 
@@ -55,3 +65,151 @@ def _outside_core(table: DecompositionTable) -> DecompositionTable:
 
 # Takes a graph down to the Core ATen set; an op of that set is never taken apart.
 core_decompositions: DecompositionTable = _outside_core(dict(_core_aten_decompositions_post_autograd()))
+
+
+# Eager takes the strides of the operand over as they are.
+_LIKE_OPERAND = {_aten.hardtanh.default, _aten.nan_to_num.default}
+# Copies in a format that is asked for, or computed in several steps.
+_OTHERWISE = {
+    _aten.clone.default, _aten._to_copy.default, _aten.ldexp.Tensor,
+    _aten.masked_fill.Scalar, _aten.masked_fill.Tensor, _aten.pow.Scalar,
+}  # fmt: skip
+# Of each pair of elements by itself, unless they are added up.
+_LOSSES = {_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.huber_loss.default}
+_NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat)
+
+
+def eager_strides(result: Tensor, operands: Sequence[object]) -> tuple[int, ...] | None:
+    """The strides that eager gives the result, if they are not those it has; sizes are known."""
+    tensors = [each for each in operands if isinstance(each, Tensor)]
+    if any(each.layout is not torch.strided or each._has_symbolic_sizes_strides for each in (result, *tensors)):
+        return None
+    whole = [each for each in tensors if each.ndim]
+    if all((each.shape, each.stride()) == (result.shape, result.stride()) for each in whole):
+        return None
+    strides: tuple[int, ...] = compute_elementwise_output_strides(*(each.expand(result.shape) for each in whole))
+    steps = zip(result.shape, result.stride(), strides, strict=True)
+    return None if all(size == 1 or mine == wanted for size, mine, wanted in steps) else strides
+
+
+def strides_of_ones(op: OpOverload, result: Tensor, args: Sequence[object]) -> list[int | torch.SymInt] | None:
+    """The strides of an elementwise operator's result with those that eager gives to its dimensions of size 1.
+
+    None if they are what it has. Strides of size 1 are seen by what decides on a layout: ``cat``, convolutions, norms.
+    """
+    tensors = [each for each in args if isinstance(each, Tensor)]
+    if not _is_iterated(op) or not tensors:
+        return None
+    if any(each.layout is not torch.strided or each.device.type != "cpu" for each in (result, *tensors)):
+        return None
+    sizes = tuple(map(size_hint, result.shape))
+    if 1 not in sizes or 0 in sizes or any(map(_depends_on_data, result.shape)):
+        return None
+    operands = _operands(op, args)
+    is_kept = op in _LIKE_OPERAND and operands[0].is_dense()
+    strides = list(operands[0].given) if is_kept else _iterated_strides(result.shape, operands)
+    hints = zip(sizes, map(size_hint, result.stride()), map(size_hint, strides), strict=True)
+    differing = [size for size, mine, wanted in hints if mine != wanted]
+    return strides if differing and all(size == 1 for size in differing) else None
+
+
+def _depends_on_data(size: int | torch.SymInt) -> bool:
+    return isinstance(size, torch.SymInt) and not size.node.has_hint()
+
+
+@cache
+def _is_iterated(op: OpOverload) -> bool:
+    is_elementwise = op.namespace == "aten" and (op in _LOSSES or torch.Tag.pointwise in op.tags)
+    return is_elementwise and op not in _OTHERWISE and not op._schema.is_mutable
+
+
+def _operands(op: OpOverload, args: Sequence[object]) -> list[_Laid]:
+    """What eager iterates over; a number in the place of a tensor is one without dimensions."""
+    found = []
+    for argument, value in zip(op._schema.arguments, args, strict=False):
+        if isinstance(value, Tensor):
+            found.append(_Laid.of(value))
+        elif isinstance(value, _NUMBERS) and (str(argument.type) == "Tensor" or argument.name == "other"):
+            found.append(_Laid((), (), ()))
+    return found
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """Sizes and strides as numbers; `given` are the strides as they came."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    given: tuple[int | torch.SymInt, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Laid:
+        strides = tuple(tensor.stride())
+        return cls(tuple(map(size_hint, tensor.shape)), tuple(map(size_hint, strides)), strides)
+
+    def is_packed(self, order: Sequence[int]) -> bool:
+        """Whether the dimensions fill a stretch of memory, the first of the order innermost."""
+        length = 1
+        for dim in order:
+            if self.sizes[dim] != 1 and self.strides[dim] != length:
+                return False
+            length *= self.sizes[dim]
+        return True
+
+    def is_dense(self) -> bool:
+        return self.is_packed(sorted(range(len(self.sizes)), key=lambda dim: (self.sizes[dim] == 1, self.strides[dim])))
+
+    def broadcast(self, sizes: Sequence[int]) -> list[int]:
+        """Strides along dimensions of these sizes: 0 where an element is repeated."""
+        new = len(sizes) - len(self.sizes)
+        kept = zip(self.sizes, self.strides, sizes[new:], strict=True)
+        return [0] * new + [0 if mine == 1 and wanted != 1 else stride for mine, stride, wanted in kept]
+
+
+def _iterated_strides(shape: Sequence[int | torch.SymInt], operands: Sequence[_Laid]) -> list[int | torch.SymInt]:
+    """As ``TensorIterator`` finds them: of operands of equal sizes at once, of others by sorting dimensions."""
+    dims = range(len(shape))
+    if all(each.sizes == operands[0].sizes for each in operands):
+        for order in (list(reversed(dims)), *([[1, 3, 2, 0]] if len(shape) == 4 else [])):
+            if all(each.is_packed(order) for each in operands):
+                return _packed_strides(shape, order)
+        if all(each.is_dense() and each.strides == operands[0].strides for each in operands):
+            return list(operands[0].given)
+    sizes = tuple(map(size_hint, shape))
+    return _packed_strides(shape, _sorted_dims(sizes, [each.broadcast(sizes) for each in operands]))
+
+
+def _packed_strides(shape: Sequence[int | torch.SymInt], order: Sequence[int]) -> list[int | torch.SymInt]:
+    strides: list[int | torch.SymInt] = [1] * len(shape)
+    length: int | torch.SymInt = 1
+    for dim in order:
+        strides[dim] = length
+        length = length * shape[dim]
+    return strides
+
+
+def _sorted_dims(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
+    """Dimensions from the innermost on: by insertion, since not every two of them can be compared."""
+    order = list(reversed(range(len(sizes))))
+    for last in range(1, len(order)):
+        moved = last
+        for other in reversed(range(last)):
+            sign = _compared(order[other], order[moved], sizes, strides)
+            if sign > 0:
+                order[other], order[moved] = order[moved], order[other]
+                moved = other
+            elif sign < 0:
+                break
+    return order
+
+
+def _compared(inner: int, outer: int, sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
+    """Positive if the inner dimension belongs outside of the other, negative if not, 0 if no operand tells."""
+    for each in strides:
+        if each[inner] == 0 or each[outer] == 0:
+            continue
+        if each[inner] != each[outer]:
+            return 1 if each[inner] > each[outer] else -1
+        if sizes[inner] > sizes[outer]:
+            return 1
+    return 0

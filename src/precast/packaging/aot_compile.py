@@ -11,19 +11,18 @@ from typing import Any
 from precast.artifact.manifest import manifest_text, packed_entry
 from precast.artifact.schema import Json
 from precast.artifact.weights import weight_pieces
-from precast.build.library import build_file
 from precast.cache import content_key, open_store
 from precast.cache.folder import make_private
-from precast.cache.scratch import scratch_folder
-from precast.codegen.describe import describe_entry
-from precast.codegen.generate import generate
-from precast.codegen.host import Embedded
+from precast.cache.partial import scratch_folder
 from precast.export.export import export
+from precast.native.describe import describe_entry
+from precast.native.targets.cpu.build.library import build_file
+from precast.native.targets.cpu.codegen.generate import generate
+from precast.native.targets.cpu.codegen.host import Embedded
 from precast.options import Options, as_options
-from precast.packaging.entries import DEFAULT_NAME, as_module
-from precast.packaging.package import prepare_entries, stored_places
+from precast.packaging.calls import DEFAULT_NAME, as_module
+from precast.packaging.package import NATIVE, build_targets, prepare_entries, stored_places
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
-from precast.packaging.targets import NATIVE, build_targets
 
 WEIGHTS_SYMBOL = "precast_embedded_weights"
 

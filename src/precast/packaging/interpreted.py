@@ -11,21 +11,20 @@ import numpy as np
 import torch
 from torch import fx
 
-from precast.artifact.entries import EntryDescription
+from precast.artifact.manifest import EntryDescription
 from precast.artifact.package import Package
 from precast.artifact.schema import damaged
 from precast.artifact.weights import Weight
 from precast.errors import InputTypeError, InputValueError, PrecastError
 from precast.export.load import NONSENSE, program_in
 from precast.export.program import ExportedProgram
-from precast.ir.node_meta import value_of
-from precast.ir.signature import ConstantArgument, InputKind
-from precast.ir.tensor_spec import dtype_name
-from precast.ops.checked_calls import with_checked_calls
+from precast.graph.nodes import value_of
+from precast.graph.signature import ConstantArgument, InputKind
+from precast.graph.tensor_spec import dtype_name
+from precast.ops.operators_in_files import with_checked_calls
 from precast.packaging.samples import as_weight
 from precast.packaging.traced_program import STATE_UPDATES
-from precast.runtime.bfloat16 import are_bits, with_bits, without_bits
-from precast.runtime.tensors import Tensor
+from precast.runtime.tensors import Tensor, are_bits, with_bits, without_bits
 
 
 @dataclass(frozen=True)

@@ -2,33 +2,65 @@
 
 Before: ``graph(p_weight, b_count, x) -> (add, relu)`` in the native backend's operators
 After:  a loop program that reads ``x`` and the state ``weight`` and ``count``, writes ``relu``, and updates ``count``
+
+What a program assumes about sizes, as conditions that native code checks by itself.
+
+Callers in C have no Python layer that would check them. Conditions that cannot be told in whole numbers without
+dividing by a size are left to callers who have one.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import sympy
 import torch
 from torch import fx
 
-from precast.codegen.describe import Entry
-from precast.compilers.native_lowering import SegmentInputs, segment_inputs
-from precast.compilers.native_programs import lower_segment, lower_segments, rewrite_graph
-from precast.compilers.native_random import SEED_NAME, seed_as_input
-from precast.compilers.native_sizes import SizeReader, size_readers
-from precast.compilers.native_split import Segment, is_size, may_be_native, split_graph
 from precast.errors import LoweringError
 from precast.export.sizes import fake_mode_of
-from precast.ir.graphs import placeholders_of, results_of
-from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.program import LoopProgram, SizeSource
-from precast.ir.node_meta import set_value, source_line_of, value_of
-from precast.ir.program import Program
-from precast.ir.sizes import SizeGuard, SymbolicSizes
-from precast.packaging.size_conditions import size_conditions
+from precast.graph.nodes import placeholders_of, results_of, set_value, source_line_of, value_of
+from precast.graph.program import Program
+from precast.graph.sizes import SizeGuard, SymbolicSizes
+from precast.native.describe import Condition, Entry
+from precast.native.loops.buffers import Buffer
+from precast.native.loops.index import Index, Quotient, Remainder, Symbol, atoms
+from precast.native.loops.program import LoopProgram, SizeSource
+from precast.native.programs import SegmentInputs, lower_segment, lower_segments, rewrite_graph, segment_inputs
+from precast.native.random import SEED_NAME, seed_as_input
+from precast.native.rules.sizes import expression_to_index
+from precast.native.sizes import SizeReader, size_readers
+from precast.native.split import Segment, is_size, may_be_native, split_graph
 from precast.packaging.traced_program import TracedProgram
+
+_RELATIONS = {
+    sympy.Eq: "==", sympy.Ne: "!=", sympy.StrictLessThan: "<", sympy.LessThan: "<=", sympy.StrictGreaterThan: ">",
+    sympy.GreaterThan: ">=",
+}  # fmt: skip
+
+
+def size_conditions(sizes: SymbolicSizes, known: Collection[str]) -> Iterator[Condition]:
+    """The guards over sizes that the entry knows."""
+    names = {symbol.symbol: symbol.name for symbol in sizes.symbols}
+    for guard in sizes.guards:
+        relation = _RELATIONS.get(type(guard.condition))
+        if relation is None or not {symbol.name for symbol in guard.condition.free_symbols} <= set(known):
+            continue
+        try:
+            left, right = (expression_to_index(side) for side in guard.condition.args)
+        except LoweringError:
+            continue
+        if not any(map(_divides_by_a_size, (left, right))):
+            text = str(guard.condition.xreplace({each: sympy.Symbol(names[each]) for each in names}))
+            yield Condition(left, relation, right, text)
+
+
+def _divides_by_a_size(index: Index) -> bool:
+    divisions = [each for each in atoms(index) if isinstance(each, Quotient | Remainder)]
+    return any(isinstance(part, Symbol) for each in divisions for part in atoms(each.denominator))
+
 
 RANDOM_SEED = "random.seed"
 """The state that a program's random numbers follow from: one whole number."""

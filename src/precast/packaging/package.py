@@ -1,4 +1,7 @@
-"""Modules and exported programs → one file that runs without torch."""
+"""Modules and exported programs → one file that runs without torch.
+
+Which processors native code is made for.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,56 @@ from precast.artifact.schema import Json
 from precast.artifact.signatures import private_key
 from precast.artifact.signatures import sign as sign_manifest
 from precast.artifact.weights import Weight, weight_pieces
-from precast.build.library import build
 from precast.cache import open_store
-from precast.codegen.describe import Entry, Storage, describe_entry
-from precast.codegen.generate import generate
+from precast.errors import InputValueError
 from precast.export.program import ExportedProgram
 from precast.export.serialize import schema
 from precast.export.serialize.document import Document, from_document, to_document
+from precast.native.describe import Entry, Storage, describe_entry
+from precast.native.targets.cpu.build.library import build
+from precast.native.targets.cpu.codegen.generate import generate
 from precast.options import Options, as_options
-from precast.packaging.calls import call_to_json
-from precast.packaging.entries import exported_entries
+from precast.packaging.calls import call_to_json, exported_entries
 from precast.packaging.native_program import RANDOM_SEED, native_program
 from precast.packaging.samples import Call, calls_to_sample, entry_samples
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
-from precast.packaging.targets import BuildTarget, build_targets
 from precast.packaging.traced_program import TracedProgram, fold_constants_of, trace_program
+from precast.runtime.processor import LEVELS, features_of_this_machine
+
+NATIVE = "native"
+
+
+@dataclass(frozen=True)
+class BuildTarget:
+    """A target: what the compiler is told, and what a processor must have to run the result."""
+
+    name: str
+    flags: tuple[str, ...]
+    features: tuple[str, ...]
+
+
+def build_targets(names: Sequence[str]) -> tuple[BuildTarget, ...]:
+    """The targets of these names, each once, in a fixed order."""
+    if isinstance(names, str) or not names:
+        raise InputValueError(
+            f"targets cannot be {names!r}.",
+            why="they are a sequence of names",
+            fix="Write, for example, targets=('x86-64-v3', 'native').",
+        )
+    unknown = [name for name in names if name not in (NATIVE, *LEVELS)]
+    if unknown:
+        raise InputValueError(
+            f"There is no target {unknown[0]!r}.",
+            why=f"targets are {', '.join((NATIVE, *LEVELS))}",
+            fix="Name one of these; 'native' is the processor of this machine.",
+        )
+    return tuple(_target(name) for name in sorted(set(names)))
+
+
+def _target(name: str) -> BuildTarget:
+    if name == NATIVE:
+        return BuildTarget(name, (), features_of_this_machine())
+    return BuildTarget(name, (f"-march={name}",), ("x86_64", *LEVELS[name]))
 
 
 @dataclass(frozen=True)

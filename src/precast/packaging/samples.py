@@ -17,10 +17,10 @@ from precast.artifact.schema import Json
 from precast.artifact.weights import Weight
 from precast.errors import InputTypeError
 from precast.export.program import ExportedProgram
-from precast.ir.opened_objects import opened
-from precast.ir.signature import ConstantArgument, InputKind
-from precast.ir.tensor_spec import dtype_name
-from precast.tracing.retrace import REGIONS
+from precast.graph.opened_objects import opened
+from precast.graph.signature import ConstantArgument, InputKind
+from precast.graph.tensor_spec import dtype_name
+from precast.trace.retrace import REGIONS
 
 EAGER_ERRORS, ROUNDINGS = 8, 32
 _WIDENED = (torch.float32, torch.float16, torch.bfloat16)

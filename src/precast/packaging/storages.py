@@ -17,10 +17,10 @@ import torch
 from precast.artifact.package import whole_weight
 from precast.artifact.schema import Json
 from precast.artifact.weights import Weight
-from precast.codegen.describe import Entry
 from precast.errors import InputValueError
 from precast.export.serialize.document import Document
 from precast.export.serialize.schema import CONSTANTS, EXAMPLES, STATE
+from precast.native.describe import Entry
 from precast.packaging.samples import as_weight
 
 _NATIVE_DTYPES = {

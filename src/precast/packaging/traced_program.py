@@ -14,21 +14,20 @@ from operator import attrgetter
 import torch
 from torch import fx
 
-from precast.autograd.trace_graphs import tidy
-from precast.capture.least_sizes import with_least_sizes_of_graph
-from precast.compilers.native_decompositions import native_decompositions
-from precast.compilers.native_frozen import freeze_graph
+from precast.autograd.variants.graphs import tidy
 from precast.export.program import ExportedProgram
 from precast.export.sizes import fake_mode_of
-from precast.functionalize import functionalized
-from precast.ir.graphs import placeholders_of, results_of
-from precast.ir.node_meta import constant_sources_of, value_of
-from precast.ir.program import Program
-from precast.ir.signature import InputKind, InputSpec, OutputKind
-from precast.tracing.fake_inputs import fresh_copies
-from precast.tracing.retrace import as_flat_function
-from precast.tracing.session import tracing_session
-from precast.tracing.trace import trace
+from precast.graph.nodes import constant_sources_of, placeholders_of, results_of, value_of
+from precast.graph.program import Program
+from precast.graph.signature import InputKind, InputSpec, OutputKind
+from precast.native.decompositions.table import native_decompositions
+from precast.native.graph_passes.freezing import freeze_graph
+from precast.trace.capture.least_sizes import with_least_sizes_of_graph
+from precast.trace.fake_inputs import fresh_copies
+from precast.trace.functionalize import functionalized
+from precast.trace.record import trace
+from precast.trace.retrace import as_flat_function
+from precast.trace.session import tracing_session
 
 STATE_UPDATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)

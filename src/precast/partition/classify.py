@@ -21,7 +21,7 @@ from torch import fx
 from torch.fx.node import Argument
 
 from precast.errors import InputValueError
-from precast.ir.node_meta import is_backward
+from precast.graph.nodes import is_backward
 from precast.ops.facts import is_pure, is_random
 
 NodeSet: TypeAlias = frozenset[fx.Node]

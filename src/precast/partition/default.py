@@ -12,11 +12,15 @@ After::
         sin = sin(primals_1)                    mul = mul(tangents_1, exp)
         exp = exp(sin)                          cos = cos(primals_1); mul_1 = mul(mul, cos)
         return (exp, primals_1, exp)            return (mul_1,)
+
+What a partition saves that recomputes nothing: the values that the backward reads.
 """
 
 from collections.abc import Sequence
 
 from torch import fx
+
+from precast.partition.classify import JointGraph, is_item_of_tuple, is_symbolic, is_tuple
 
 
 def default_partition(
@@ -36,7 +40,6 @@ def default_partition(
     from precast.partition.classify import classify
     from precast.partition.network import build_network, minimum_cut
     from precast.partition.policy import has_checkpoints, judge_by_checkpoints_alone
-    from precast.partition.read_values import values_read_by_backward
     from precast.partition.split import split
     from precast.partition.storage import held_primals
 
@@ -46,3 +49,24 @@ def default_partition(
         network = build_network(joint, judge_by_checkpoints_alone(joint), held=held)
         return split(joint, minimum_cut(network).saved)
     return split(joint, values_read_by_backward(joint), recompute_late=False)
+
+
+def values_read_by_backward(joint: JointGraph) -> list[fx.Node]:
+    """Return the forward values that backward or free nodes read, in order.
+
+    Sizes, and items of tuples, that only the backward reads are taken in the forward: otherwise a whole tensor would be
+    saved for its size, and a tuple cannot be saved at all.
+    """
+    available = set(joint.forward)
+    for node in joint.in_order(joint.free):
+        if (is_symbolic(node) or is_item_of_tuple(node)) and available.issuperset(node.all_input_nodes):
+            available.add(node)
+    outside = joint.backward | (joint.free - available)
+    operands = {operand for node in outside for operand in node.all_input_nodes}
+    passed_on = {gradient for gradient in joint.gradients if isinstance(gradient, fx.Node)}
+    return [node for node in joint.in_order((operands | passed_on) & available) if _may_be_saved(node)]
+
+
+def _may_be_saved(node: fx.Node) -> bool:
+    """Tell whether a value can be handed over: attributes are read by both halves, tuples go item by item."""
+    return node.op != "get_attr" and not is_tuple(node)

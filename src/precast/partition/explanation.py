@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from precast.ir.node_meta import SourceLine, source_line_of
+from precast.graph.nodes import SourceLine, source_line_of
 from precast.ops.cost import bytes_moved, bytes_of, elements_of, flops
 from precast.ops.facts import op_name
 from precast.partition.classify import JointGraph, is_item_of_tuple, is_symbolic
-from precast.partition.policy import Recompute, Verdict
-from precast.partition.recipes import recipe_of
+from precast.partition.policy import Recompute, Verdict, recipe_of
 from precast.partition.replay import state_bytes, state_name
 from precast.partition.split import nodes_of_backward, replayed_nodes
 from precast.partition.storage import storage_root

@@ -14,20 +14,96 @@ After, saving ``sin``::
 
 What the backward needs and is not given, it computes again; a random op replays its draw.
 Nodes keep names and metadata.
+
+Sizes that the backward speaks of and that nothing it is given shows by itself.
+
+Before: the forward saves ``f32[s0*s1]`` alone, of which nobody can tell ``s0`` and ``s1``.
+After:  it saves these two numbers, too.
+
+Check that two halves fit each other and the joint graph they come from.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import sympy
+import torch
 from torch import fx
 from torch.fx.node import Argument
 
 from precast.ops.facts import is_random
 from precast.partition.classify import JointGraph, is_symbolic
-from precast.partition.hidden_sizes import hidden_sizes
-from precast.partition.recipes import operands_to_recompute, recipe_of
+from precast.partition.policy import operands_to_recompute, recipe_of
 from precast.partition.replay import record, replay, state_placeholder
-from precast.partition.verify import verify_halves
+
+Number = torch.SymInt | torch.SymFloat | torch.SymBool
+
+
+def hidden_sizes(joint: JointGraph, given: Collection[fx.Node], computed: Iterable[fx.Node]) -> list[fx.Node]:
+    """The numbers of the forward that a backward must be given beside ``given``, to know all sizes."""
+    read = (*given, *joint.tangents)
+    known = {symbol for node in read for symbol in _shown(node)}
+    hidden = {symbol for node in (*read, *computed) for symbol in _symbols(node)} - known
+    if not hidden:
+        return []
+    found: dict[str, fx.Node] = {}
+    for node in joint.in_order(joint.forward):
+        symbols = _symbols(node) if is_symbolic(node) else set()
+        if len(symbols) == 1 and symbols <= hidden and str(node.meta["val"]) in symbols:
+            found.setdefault(symbols.pop(), node)
+    return [node for node in found.values() if node not in given]
+
+
+def _shown(node: fx.Node) -> set[str]:
+    """Symbols that are alone in a size, times a number and plus one: they can be told from that."""
+    expressions = (number.node.expr for number in _numbers(node))
+    alone = ((each, *each.free_symbols) for each in expressions if len(each.free_symbols) == 1)
+    return {symbol.name for each, symbol in alone if each.is_polynomial(symbol) and sympy.degree(each, symbol) == 1}
+
+
+def _symbols(node: fx.Node) -> set[str]:
+    return {name for number in _numbers(node) for name in _names(number)}
+
+
+def _names(number: Number) -> set[str]:
+    return {symbol.name for symbol in number.node.expr.free_symbols}
+
+
+def _numbers(node: fx.Node) -> list[Number]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else (value,)
+    sizes = [size for each in values for size in (each.shape if isinstance(each, torch.Tensor) else (each,))]
+    return [size for size in sizes if isinstance(size, Number)]
+
+
+def verify_halves(joint: JointGraph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
+    """Fail, as our own bug, unless the forward hands over by name and order exactly what the backward takes."""
+    saved = _returned(forward)[len(joint.forward_outputs) :]
+    sizes = [node.name for node in saved if isinstance(node, fx.Node) and is_symbolic(node)]
+    tensors = [node.name for node in saved if isinstance(node, fx.Node) and not is_symbolic(node)]
+    tangents = [node.name for node in joint.tangents]
+    _agree("the forward takes the primals", _placeholders(forward), [node.name for node in joint.primals])
+    _agree("the forward saves tensors, then sizes", _named(saved), [*tensors, *sizes])
+    _agree("the backward takes sizes, tensors, tangents", _placeholders(backward), [*sizes, *tensors, *tangents])
+    _agree("the backward returns the gradients", _named(_returned(backward)), _named(joint.gradients))
+
+
+def _agree(rule: str, found: list[str], expected: list[str]) -> None:
+    assert found == expected, f"{rule}: expected {expected}, found {found}"
+
+
+def _placeholders(half: fx.GraphModule) -> list[str]:
+    return [node.name for node in half.graph.find_nodes(op="placeholder")]
+
+
+def _returned(half: fx.GraphModule) -> tuple[object, ...]:
+    (returned,) = half.graph.output_node().args
+    assert isinstance(returned, tuple)
+    return returned
+
+
+def _named(values: tuple[object, ...]) -> list[str]:
+    return [str(value) for value in values]
 
 
 def split(

@@ -12,13 +12,12 @@ from torch import fx
 from precast.autograd.callable import AotCallable
 from precast.autograd.compilers_in_use import CompilersInUse, compilers_of
 from precast.autograd.graph_names import get_aot_graph_name
-from precast.compilers.interpreted import interpret
-from precast.compilers.native_backend import BACKEND, NativeCompiler
-from precast.compilers.native_frozen import freeze_graph, refuse_gradients
-from precast.compilers.native_programs import lower_segments, prepare_graph
 from precast.errors import InputTypeError
-from precast.ir.graphs import placeholders_of
-from precast.ir.node_meta import is_state, tensor_of
+from precast.graph.nodes import is_state, placeholders_of, tensor_of
+from precast.native.backend import BACKEND, NativeCompiler
+from precast.native.graph_passes.freezing import freeze_graph, refuse_gradients
+from precast.native.interpreted import interpret
+from precast.native.programs import lower_segments, prepare_graph
 from precast.options import as_options
 from precast.report.graph_explanation import GraphExplanation, explain_graph
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from precast.codegen.describe import Entry
-from precast.compilers.native_split import SplitGraph
-from precast.ir.loops.buffers import Buffer
-from precast.ir.loops.index import Index, constant
-from precast.ir.loops.program import FallbackStep, Kernel, KernelGroup, LibraryCall, Step, read_by, written_by
-from precast.ir.node_meta import source_line_of
-from precast.ops.random import random_seed
+from precast.graph.nodes import source_line_of
+from precast.native.describe import Entry
+from precast.native.loops.buffers import Buffer
+from precast.native.loops.index import Index, constant
+from precast.native.loops.program import FallbackStep, Kernel, KernelGroup, LibraryCall, Step, read_by, written_by
+from precast.native.split import SplitGraph
+from precast.ops.own_operators import random_seed
 from precast.report.step_costs import operators_of, times_of
 
 _LONGEST_NAME = 44

@@ -15,7 +15,7 @@ _HOMES = {
     "Record": "precast.runtime.trees",
     "SampleCheck": "precast.runtime.verification",
     "State": "precast.runtime.state",
-    "aot_load": "precast.runtime.model_library",
+    "aot_load": "precast.runtime.model_file",
     "load": "precast.runtime.model_file",
     "open_library": "precast.runtime.model",
 }
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from precast.runtime.model import Model as Model
     from precast.runtime.model import ModelEntry as ModelEntry
     from precast.runtime.model import open_library as open_library
+    from precast.runtime.model_file import aot_load as aot_load
     from precast.runtime.model_file import load as load
-    from precast.runtime.model_library import aot_load as aot_load
     from precast.runtime.state import State as State
     from precast.runtime.trees import Record as Record
     from precast.runtime.verification import SampleCheck as SampleCheck

@@ -12,8 +12,7 @@ from precast.artifact.constants import Named, is_same_constant
 from precast.artifact.expressions import expression_text, holds, solve, symbols_of, whole_number
 from precast.artifact.schema import Json, damaged
 from precast.errors import InputTypeError, InputValueError
-from precast.runtime.bfloat16 import is_bfloat16
-from precast.runtime.tensors import DTYPES, Tensor, as_tensor, is_torch_tensor, type_name
+from precast.runtime.tensors import DTYPES, Tensor, as_tensor, is_bfloat16, is_torch_tensor, type_name
 from precast.runtime.trees import TreeMismatchError, flatten, tree_text, unflatten, value_text
 
 # What classes raise that are made again from parts which they do not expect, and sizes that have no value.

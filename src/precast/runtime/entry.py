@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from precast.artifact.entries import EntryDescription, TensorDescription, parse_entry
+from precast.artifact.manifest import EntryDescription, TensorDescription, parse_entry
 from precast.artifact.weights import Weight, weight_carrier
 from precast.errors import InputValueError
-from precast.runtime.bfloat16 import are_bits, with_bits, without_bits
 from precast.runtime.native import FallbackFunction, OpenModel, load_library
 from precast.runtime.onednn import preload
 from precast.runtime.tensors import (
@@ -23,10 +22,13 @@ from precast.runtime.tensors import (
     TorchResults,
     allocate,
     allocate_array,
+    are_bits,
     as_in_memory,
     as_tensor,
     is_torch_tensor,
     pack_tensors,
+    with_bits,
+    without_bits,
 )
 
 

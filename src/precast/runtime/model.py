@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from precast.artifact.calls import CallDescription
-from precast.artifact.entries import EntryDescription
+from precast.artifact.manifest import EntryDescription
 from precast.artifact.weights import Weight
 from precast.errors import InputValueError
 from precast.runtime.call import checked_leaves, result_of, write_back

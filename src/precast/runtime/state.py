@@ -9,9 +9,8 @@ import numpy as np
 
 from precast.artifact.weights import Weight, weight_carrier
 from precast.errors import InputValueError
-from precast.runtime.bfloat16 import with_bits
 from precast.runtime.native import OpenModel
-from precast.runtime.tensors import Array, Tensor, as_in_memory, as_tensor, pack_tensors, short_name
+from precast.runtime.tensors import Array, Tensor, as_in_memory, as_tensor, pack_tensors, short_name, with_bits
 
 
 class StateStore(Protocol):

@@ -1,4 +1,9 @@
-"""Arrays of numpy, torch and others as the C structure that compiled code reads. Never imports torch."""
+"""Arrays of numpy, torch and others as the C structure that compiled code reads. Never imports torch.
+
+bfloat16 among numpy's arrays, which have no such type: those of ``ml_dtypes`` where it is installed, else bits.
+
+Bits are ``uint16``, a type that no program takes for itself. Whoever passes bits gets bits.
+"""
 
 from __future__ import annotations
 
@@ -339,3 +344,39 @@ def _known_length(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 def _length(shape: Sequence[int], strides: Sequence[int]) -> int:
     """From the first to the last element, in elements."""
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if 0 not in shape else 0
+
+
+_BITS = np.dtype(np.uint16)
+
+
+def is_bfloat16(value: object) -> bool:
+    """Whether a value is an array of bfloat16, by that name or as bits."""
+    return isinstance(value, np.ndarray) and (value.dtype == _BITS or value.dtype.name == "bfloat16")
+
+
+def are_bits(values: Sequence[object]) -> bool:
+    """Whether there are bits among the arrays of a call."""
+    return any(isinstance(value, np.ndarray) and value.dtype == _BITS for value in values)
+
+
+def with_bits(value: Any, dtype: str) -> Any:
+    """What is passed for a tensor of this type, in words that compiled code understands: only bfloat16 needs them."""
+    return Weight(dtype, value.view(_BITS)) if dtype == "bf16" and is_bfloat16(value) else value
+
+
+def without_bits(value: Any, *, as_bits: bool) -> Any:
+    """A result for the caller: bfloat16 as it was asked for, all else as it is."""
+    if not isinstance(value, Weight):
+        return value
+    named = None if as_bits else _named()
+    return value.carrier if named is None else value.carrier.view(named)
+
+
+@cache
+def _named() -> np.dtype[Any] | None:
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    named: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return named

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from precast.artifact.classes import COUNTERS, class_name, find_class, is_container_class
 from precast.artifact.constants import Named
 from precast.artifact.schema import Json
-from precast.artifact.trees import Tree
+from precast.artifact.trees import COUNTERS, Tree, class_name, find_class, is_container_class
 
 _FACTORIES: dict[str, type] = {"int": int, "float": float, "list": list, "dict": dict, "set": set}
 _MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict, "defaultdict": defaultdict}

@@ -5,6 +5,16 @@ After:  ``call(primals) -> [results]``, differentiable to any order
 
 The backward is itself differentiable: when the caller asks for a graph of it (``create_graph=True``), gradients are
 computed by ``second_order`` from the primals and tangents, which is compiled when first needed.
+
+Runs a forward graph in grad mode where it holds kernels that look at it.
+
+Before: ``forward([x])`` where grad mode is off, as it is inside of autograd's nodes: the kernel leaves no workspace
+After:  ``forward([x.detach()])`` where it is on: the workspace is there, and autograd still records nothing
+
+Outputs of which the program has taken the gradient itself: they require grad, and to take it again is an error.
+
+Before: ``loss``, a plain tensor
+After:  ``loss`` with a ``grad_fn`` that raises what eager raises for a graph that was freed
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from precast.autograd.boundary import FlatCall
 from precast.autograd.boxing import BoxedCall
+from precast.ops.facts import Fact, facts_of
 
 
 @dataclass(frozen=True)
@@ -256,3 +268,37 @@ def _differentiable_gradients(ctx: Any, graphs: TrainingGraphs, tangents: Sequen
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(ctx.random_state)
         return tuple(graphs.second_order([*primals, *tangents]))
+
+
+def reads_grad_mode(graph: fx.Graph) -> bool:
+    return any(Fact.WORKSPACE in facts_of(node) for node in graph.nodes)
+
+
+def in_grad_mode(call: BoxedCall) -> BoxedCall:
+    """``call``, a compiled graph that looks at grad mode, for use where that is off."""
+
+    def call_in_grad_mode(inputs: list[Any]) -> Sequence[Any]:
+        with torch.enable_grad():
+            return call([value.detach() if isinstance(value, torch.Tensor) else value for value in inputs])
+
+    return call_in_grad_mode
+
+
+class _SpentGraph(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(
+            "Trying to backward through the graph a second time: the compiled program that returned this tensor has "
+            "run its backward already, and freed what it had saved. Run the backward outside, or take it as a value."
+        )
+
+
+def spent(value: torch.Tensor) -> torch.Tensor:
+    """``value`` as a result whose graph is freed."""
+    with torch.enable_grad():
+        result: torch.Tensor = _SpentGraph.apply(value, torch.empty(0, requires_grad=True))  # type: ignore[no-untyped-call]
+    return result

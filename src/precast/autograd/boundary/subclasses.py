@@ -14,8 +14,8 @@ import torch
 
 from precast.autograd.boxing import BoxedCall
 from precast.errors import InputValueError
-from precast.tracing.flat_function import FlatFunction
-from precast.tracing.subclasses import is_wrapper
+from precast.trace.fake_inputs import is_wrapper
+from precast.trace.record import FlatFunction
 
 
 @dataclass(frozen=True)

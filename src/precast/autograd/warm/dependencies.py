@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from precast.autograd.size_names import Indescribable
+from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.warm.code_identity import inner_code
 from precast.autograd.warm.description import Description, refusing_unruly
-from precast.autograd.warm.fickle import FICKLE_BUILTINS, is_fickle, is_fickle_value, reads_environment
-from precast.tracing.trusted_code import is_trusted
+from precast.autograd.warm.nondeterministic import FICKLE_BUILTINS, is_fickle, is_fickle_value, reads_environment
+from precast.trace.executed_code import is_trusted
 
 if TYPE_CHECKING:
-    from precast.tracing.executed_code import Executed
+    from precast.trace.executed_code import Executed
 
 Dependency = tuple[str, str]
 """A module's name, and the name of a variable of it."""

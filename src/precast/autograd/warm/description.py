@@ -26,12 +26,12 @@ from typing import Any
 
 import torch
 
-from precast.autograd.size_names import Indescribable
+from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.warm.code_identity import code_digest
-from precast.autograd.warm.fickle import is_fickle_value
-from precast.capture.reads import UNTOLD_OF_CLASSES
-from precast.tracing.exchanged_attributes import users_attributes
-from precast.tracing.trusted_code import is_trusted
+from precast.autograd.warm.nondeterministic import is_fickle_value
+from precast.trace.exchanged_attributes import users_attributes
+from precast.trace.executed_code import is_trusted
+from precast.trace.state.reads import UNTOLD_OF_CLASSES
 
 _PLAIN = frozenset({type(None), bool, int, str, bytes, complex, type(...), type(NotImplemented)})
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, re.Pattern)

@@ -12,15 +12,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast.autograd.boundary.autograd_function import PartialBackward, PartialBackwards, TrainingFacts
-from precast.autograd.call_parts import Gradients
-from precast.autograd.job import Job
-from precast.autograd.state_guards import StateGuards
+from precast.autograd.call_parts import Gradients, Job
+from precast.autograd.guards.state import StateGuards
 from precast.autograd.state_slots import ModuleSlots
-from precast.ir.opened_objects import opened
-from precast.tracing.session import tracing_session
+from precast.graph.opened_objects import opened
+from precast.trace.session import tracing_session
 
 if TYPE_CHECKING:
-    from precast.autograd.variant_compilation import AnalyzedCall
+    from precast.autograd.variants.prepare import AnalyzedCall
 
 
 class Later:
@@ -56,7 +55,7 @@ class Later:
         def make(primals: Sequence[Any], given: tuple[bool, ...]) -> PartialBackward | None:
             if self._partial is None:
                 # Seldom needed, and it brings the tracer with it.
-                from precast.autograd.partial_backward import partial_backwards
+                from precast.autograd.variants.partial_backward import partial_backwards
 
                 with self._analyzed(primals) as analyzed:
                     job = replace(self._job, module_names=analyzed.prepared.module_names)
@@ -70,7 +69,7 @@ class Later:
 
     @contextmanager
     def _analyzed(self, values: Sequence[Any]) -> "Iterator[AnalyzedCall]":
-        from precast.autograd.variant_compilation import analyze_call
+        from precast.autograd.variants.prepare import analyze_call
 
         given = list(self._template)
         for place, value in zip(self._places, values[len(self._slots) :], strict=False):

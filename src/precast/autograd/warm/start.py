@@ -8,25 +8,24 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from precast.autograd.call_parts import CallParts
-from precast.autograd.compiled_variant import CompiledVariant
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.graph_names import Compilation
-from precast.autograd.size_names import Indescribable
-from precast.autograd.state_guards import StateGuards
-from precast.autograd.warm.call_identity import describe_call
+from precast.autograd.guards.sizes import Indescribable
+from precast.autograd.guards.state import StateGuards
+from precast.autograd.variants.compiled import CompiledVariant
+from precast.autograd.warm.call_identity import describe_call, environment
 from precast.autograd.warm.dependencies import ENVIRONMENT, Dependency, DependencyRecorder, describe
 from precast.autograd.warm.description import Description, refusing_unruly
 from precast.autograd.warm.later import Later
 from precast.autograd.warm.stored_variant import StandAloneCompiler, compilers_by_kind, variant_data, variant_of
-from precast.autograd.warm.surroundings import environment
 from precast.cache import Store, open_store
-from precast.capture.reachable_state import reachable_state
-from precast.capture.reads import Reads, Variable
 from precast.errors import PrecastError
 from precast.options import as_options
+from precast.trace.state.reachable import reachable_state
+from precast.trace.state.reads import Reads, Variable
 
 if TYPE_CHECKING:
-    from precast.tracing.executed_code import ExecutedCode
+    from precast.trace.executed_code import ExecutedCode
 
 KIND = "calls"
 _NAME_SETS = ("functions", "opened", "appended")
@@ -76,7 +75,7 @@ class WarmStart:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While active, what the program depends on is noted."""
-        from precast.tracing.executed_code import noted_code
+        from precast.trace.executed_code import noted_code
 
         self._recorder = DependencyRecorder(self._description)
         with noted_code(self._recorder.observe) as self._executed:

@@ -11,7 +11,7 @@ import torch
 
 from precast.artifact.schema import Json, damaged
 from precast.errors import ArtifactError, ExportError
-from precast.export.serialize.targets import target_from_json, target_to_json
+from precast.export.serialize.names import target_from_json, target_to_json
 
 MAX_DEPTH = 50
 

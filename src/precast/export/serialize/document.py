@@ -12,13 +12,11 @@ from precast._torch_compat import example_sizes
 from precast._version import __version__
 from precast.artifact.schema import Json, damaged
 from precast.artifact.weights import Weight
-from precast.export.attribute_names import writable_path
-from precast.export.dialect import Dialect
 from precast.export.program import ExportedProgram, Origin
 from precast.export.serialize import schema
 from precast.export.serialize.constants import constant_from_json, constant_to_json
 from precast.export.serialize.graphs import GraphReader, Tables, graph_to_json
-from precast.export.serialize.paths import checked_path
+from precast.export.serialize.names import checked_path, writable_path
 from precast.export.serialize.signatures import (
     module_call_from_json,
     module_call_to_json,
@@ -28,10 +26,11 @@ from precast.export.serialize.signatures import (
 from precast.export.serialize.symbols import sizes_from_json, sizes_to_json
 from precast.export.serialize.tensors import load_tensors, store_tensors
 from precast.export.serialize.trees import tree_from_json, tree_to_json
-from precast.ir.boundary import BoundaryFacts, InputFacts, OutputFacts
-from precast.ir.opened_objects import opened
-from precast.ir.program import Program
-from precast.ir.signature import Signature
+from precast.export.signature import Dialect
+from precast.graph.boundary import BoundaryFacts, InputFacts, OutputFacts
+from precast.graph.opened_objects import opened
+from precast.graph.program import Program
+from precast.graph.signature import Signature
 
 DEFAULT_OPSET = {"aten": 1}
 

@@ -10,7 +10,7 @@ from precast.artifact.schema import Anything, Count, ListOf, MapOf, OneOf, Shape
 from precast.export.serialize import schema
 from precast.export.serialize.expressions import FUNCTION_NAMES
 from precast.export.verifier import ALLOWED_HIGHER_ORDER
-from precast.ir.signature import InputKind, OutputKind
+from precast.graph.signature import InputKind, OutputKind
 
 _INTRODUCTION = """# The file of an exported program
 

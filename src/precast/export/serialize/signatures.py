@@ -3,12 +3,11 @@
 from typing import Any
 
 from precast.artifact.schema import Json, damaged
-from precast.export.attribute_names import writable_path
-from precast.export.module_calls import ModuleCallEntry, ModuleCallSignature
 from precast.export.serialize.constants import constant_from_json, constant_to_json
-from precast.export.serialize.paths import checked_optional_path, checked_path, writable_optional_path
+from precast.export.serialize.names import checked_optional_path, checked_path, writable_optional_path, writable_path
 from precast.export.serialize.trees import tree_from_json, tree_to_json
-from precast.ir.signature import (
+from precast.export.tracepoints import ModuleCallEntry, ModuleCallSignature
+from precast.graph.signature import (
     ArgumentSpec,
     ConstantArgument,
     CustomObjArgument,

@@ -15,8 +15,8 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from precast.artifact.schema import Json, damaged
 from precast.export.serialize.expressions import expression_from_json, expression_to_json
-from precast.ir.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
-from precast.tracing.fake_inputs import FakeInputs
+from precast.graph.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
+from precast.trace.fake_inputs import FakeInputs
 
 MAX_UNBACKED = 10_000
 

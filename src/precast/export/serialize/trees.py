@@ -10,11 +10,11 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from precast.artifact.classes import class_name, find_class, is_attribute_name
 from precast.artifact.schema import Json, damaged
+from precast.artifact.trees import class_name, find_class, is_attribute_name
 from precast.errors import ArtifactError, ExportError
 from precast.export.serialize.constants import constant_from_json, constant_to_json
-from precast.ir.opened_objects import Held, Opened, is_container_class
+from precast.graph.opened_objects import Held, Opened, is_container_class
 
 MAX_DEPTH = 100
 MAX_LEAVES = 1_000_000

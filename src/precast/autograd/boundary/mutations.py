@@ -1,0 +1,161 @@
+"""Writes the updated values of inputs, which the graph returns, back into the caller's tensors.
+
+Before: ``inner([x]) -> [x_new, y]``
+After:  ``outer([x]) -> [y]``, and ``x`` holds ``x_new``, with gradients flowing through the update where eager's do.
+
+Leaves updates of inputs inside an inference graph, for compilers that can write into their inputs.
+
+Before: ``graph(x) -> (x_new, y)``, and a copy of ``x_new`` into ``x`` outside
+After:  ``graph(x): copy_(x, x_new); return (y,)``
+
+Tells compilers which results they may write into the memory of the inputs that these update.
+
+Before: ``graph(x, y) -> (x_new, y + 1)``, and nothing said of ``x_new``
+After:  the same graph; its placeholder ``x`` says that result 0 may lie where ``x`` lies
+
+Not where somebody sees the old value afterwards, or would see what the caller does to the input later: gradients that
+are computed from it, a result that is the input itself, a result that is the new value.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from precast.autograd.boundary import FlatCall
+from precast.graph.boundary import BoundaryFacts, InputFacts, Relation
+from precast.graph.nodes import mark_updating_result, placeholders_of, results_of, set_value, value_of
+from precast.ops.facts import is_view
+
+if TYPE_CHECKING:
+    from precast.autograd.boundary.alias_regeneration import TracedLayout
+    from precast.graph.boundary import InputFacts
+
+_is_inference = torch.Tensor.is_inference
+
+
+@dataclass(frozen=True)
+class Update:
+    """One input that is updated: what happens to it, and where it lies afterwards if that changes."""
+
+    number: int
+    facts: InputFacts
+    layout: TracedLayout | None = None
+
+
+def apply_updates(inner: FlatCall, updates: Sequence[Update]) -> FlatCall:
+    """Wrap ``inner``, whose first results are the updated inputs, so that it applies them.
+
+    A result that is the input itself was written there: that is only to be told to autograd.
+    """
+    numbers = [update.number for update in updates]
+
+    def call(inputs: Sequence[Any]) -> list[Any]:
+        # The callee may empty its list of inputs.
+        originals = list(inputs)
+        _refuse_inference_tensors([originals[number] for number in numbers])
+        results = inner(inputs)
+        written = []
+        for value, update in zip(results, updates, strict=False):
+            if value is originals[update.number]:
+                written.append(value)
+            elif update.layout is None:
+                _take_data(originals[update.number], value, update.facts)
+            else:
+                _take_shape(originals[update.number], value, update.facts, update.layout(originals, value))
+        if written:
+            torch.autograd.graph.increment_version(written)
+        return results[len(updates) :]
+
+    return call
+
+
+def _refuse_inference_tensors(originals: Sequence[torch.Tensor]) -> None:
+    """Raise torch's own error, before anything is written, for those that may not be written here."""
+    if not torch.is_inference_mode_enabled():
+        for original in filter(_is_inference, originals):
+            original.copy_(original)
+
+
+def _take_data(original: torch.Tensor, value: torch.Tensor, facts: InputFacts) -> None:
+    if facts.replaces_storage:
+        with torch.no_grad():
+            original.set_(value)  # type: ignore[call-overload]
+    elif facts.update_needs_gradient:
+        original.copy_(value)
+    else:
+        with torch.no_grad():
+            original.copy_(value)
+
+
+def _take_shape(
+    original: torch.Tensor, value: torch.Tensor, facts: InputFacts, layout: tuple[Sequence[int], Sequence[int], int]
+) -> None:
+    """Give the caller's tensor the new sizes and strides over its own memory, and the new data if that changed too."""
+    size, stride, offset = layout
+    start = original.storage_offset() + offset
+    end = start + 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    if value.numel() and end * value.element_size() > original.untyped_storage().nbytes():
+        # The program made room (resize_): the caller's memory grows as eager's would.
+        with torch.no_grad():
+            original.resize_(size)
+            original.copy_(value)
+        return
+    original.as_strided_(size, stride, start)
+    if facts.mutates_data:
+        original.copy_(value)
+
+
+def keep_mutations(module: fx.GraphModule, facts: BoundaryFacts) -> BoundaryFacts:
+    """Let the graph write the inputs of which only data change; gives the facts of what is left to do outside."""
+    graph = module.graph
+    placeholders, results, output = placeholders_of(graph), results_of(graph), graph.output_node()
+    kept = [number for number in facts.updated if not facts.inputs[number].mutates_metadata]
+    with graph.inserting_before(output):
+        for number, value in zip(facts.updated, results, strict=False):
+            if number in kept:
+                write = graph.call_function(torch.ops.aten.copy_.default, (placeholders[number], value))
+                set_value(write, value_of(placeholders[number]))
+    left = [i for i in range(len(results)) if i >= len(facts.updated) or facts.updated[i] not in kept]
+    output.args = (tuple(results[i] for i in left),)
+    module.recompile()
+    inputs = [
+        InputFacts(requires_grad=fact.requires_grad) if i in kept else fact for i, fact in enumerate(facts.inputs)
+    ]
+    return replace(facts, inputs=tuple(inputs), values=tuple(facts.values[i] for i in left))
+
+
+def mark_updates(graph: fx.Graph, facts: BoundaryFacts, *, needed: Collection[int] = ()) -> None:
+    """Mark the placeholders of a graph over plain tensors; ``needed`` are inputs whose old values are kept."""
+    placeholders, results, count = placeholders_of(graph), results_of(graph), len(facts.updated)
+    memory = [set(_shared_by(result)) for result in results]
+    seen = [i for i in range(count, len(results)) if not _is_made_again(i - count, facts)]
+    for position, number in enumerate(facts.updated):
+        value, source = results[position], placeholders[number]
+        is_seen = any(value in memory[i] for i in seen) or any(source in memory[i] for i in (*range(count), *seen))
+        is_computed = isinstance(value, fx.Node) and value.op == "call_function"
+        if is_computed and not is_seen and number not in needed and _changes_data_alone(facts.inputs[number]):
+            mark_updating_result(source, position)
+
+
+def _changes_data_alone(facts: InputFacts) -> bool:
+    return not (facts.mutates_metadata or facts.replaces_storage or facts.update_needs_gradient)
+
+
+def _is_made_again(output: int, facts: BoundaryFacts) -> bool:
+    """Whether an output is made from what it aliases, whatever the graph returns for it."""
+    return output < len(facts.outputs) and facts.outputs[output].relation is not Relation.FRESH
+
+
+def _shared_by(result: object) -> Iterator[fx.Node]:
+    """The nodes whose memory a result may share."""
+    while isinstance(result, fx.Node):
+        yield result
+        source = result.args[0] if result.args else None
+        is_member = result.target is operator.getitem and isinstance(source, fx.Node) and is_view(source)
+        result = source if result.op == "call_function" and (is_member or is_view(result)) else None

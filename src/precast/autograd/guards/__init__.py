@@ -1,0 +1,1 @@
+"""What a compiled variant assumes of a call, and whether it holds."""

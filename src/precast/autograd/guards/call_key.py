@@ -1,0 +1,223 @@
+"""Which compiled variant a call needs: everything about it that tracing looked at.
+
+Modes around a call that its program depends on, kept for running the program again later.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+from precast.trace.capture.module_state import root_modules
+from precast.trace.fake_inputs import is_wrapper
+from precast.trace.record import FlatFunction
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+# Every call asks these: looking them up each time would show in the cost of a small one.
+_is_any_autocast_enabled, _get_default_dtype = torch._C._is_any_autocast_enabled, torch.get_default_dtype
+_facts = attrgetter("dtype", "shape", "requires_grad", "layout", "is_cpu")
+_stride, _is_neg = torch.Tensor.stride, torch.Tensor.is_neg
+_is_grad_enabled, _is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
+
+
+def ambient_key() -> tuple[Any, ...]:
+    """The modes around a call that change what a program computes."""
+    if not _is_any_autocast_enabled():
+        return (_is_grad_enabled(), _is_inference_mode_enabled(), _get_default_dtype())
+    autocast = tuple(
+        (device, torch.get_autocast_dtype(device)) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)
+    )
+    return (_is_grad_enabled(), _is_inference_mode_enabled(), _get_default_dtype(), autocast)
+
+
+def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Everything about the inputs, sizes included.
+
+    A plain tensor's elements are what lies in its memory: it is not sparse, nor lazily conjugated or negated.
+    """
+    strided = torch.strided
+    return tuple(
+        [
+            (value.shape, value.dtype, value.requires_grad, value.stride(), value.device, type(value))
+            if type(value) in _PLAIN_TYPES and value.layout is strided and not (value.is_neg() or value.is_conj())
+            else _other_key(value)
+            for value in values
+        ]
+    )
+
+
+class PlainTensors:
+    """A call's values, all of them plain tensors on the CPU, to tell at little cost whether another call's are alike.
+
+    Alike are values of equal ``static_key``. Nothing is hashed, and nothing made that would be hashed.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._types = list(map(type, values))
+        self._facts, self._strides = list(map(_facts, values)), list(map(_stride, values))
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> "PlainTensors | None":
+        """None where anything else is among the values."""
+        return cls(values) if all(map(_is_plain_on_cpu, values)) else None
+
+    def are_like(self, values: Sequence[Any]) -> bool:
+        return (
+            # First of all: what follows may be asked of plain tensors only.
+            list(map(type, values)) == self._types
+            and list(map(_facts, values)) == self._facts
+            and list(map(_stride, values)) == self._strides
+            and not any(map(_is_neg, values))
+        )
+
+
+def _is_plain_on_cpu(value: Any) -> bool:
+    return (
+        type(value) in _PLAIN_TYPES
+        and value.layout is torch.strided
+        and value.is_cpu
+        and not (value.is_neg() or value.is_complex())
+    )
+
+
+def dynamic_key(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Everything about the inputs except sizes that may change; sizes 0 and 1 always count."""
+    strided = torch.strided
+    return tuple(
+        [
+            (_special_sizes(value), value.dtype, value.requires_grad, _memory_order(value), value.device, type(value))
+            if type(value) in _PLAIN_TYPES and value.layout is strided and not (value.is_neg() or value.is_conj())
+            else _other_key(value)
+            for value in values
+        ]
+    )
+
+
+def _other_key(value: Any) -> tuple[Any, ...]:
+    if is_wrapper(value):
+        names, context = value.__tensor_flatten__()
+        inner = static_key([getattr(value, name) for name in names])
+        return (type(value), repr(context), value.shape, value.stride(), value.requires_grad, inner)
+    if isinstance(value, torch.Tensor):
+        memory = value.stride() if value.layout is torch.strided else value.layout
+        lazy = (value.is_conj(), value.is_neg())
+        return (value.shape, value.dtype, value.requires_grad, memory, value.device, type(value), lazy)
+    if isinstance(value, float):
+        # 0.0 == -0.0 and nan != nan.
+        return (float, value.hex())
+    if isinstance(value, slice):
+        # Not hashable before Python 3.12.
+        return (slice, *map(_other_key, (value.start, value.stop, value.step)))
+    if type(value).__hash__ is None:
+        # No leaf that can be compiled for, which is said when it is traced.
+        return (type(value), id(value))
+    # True == 1 == 1.0 in Python, but they are different constants of a program.
+    return (type(value), value)
+
+
+def _special_sizes(tensor: torch.Tensor) -> tuple[int | None, ...]:
+    return tuple([size if size < 2 else None for size in tensor.shape])
+
+
+def _memory_order(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """``None`` for contiguous tensors; the order of dimensions for dense ones; the strides themselves for others.
+
+    What lies row by row only because sizes of 1 do not count is of the other order: eager asks for it, too.
+    """
+    if tensor.is_contiguous():
+        inner_to_outer = range(tensor.dim() - 1, -1, -1)
+        if 1 not in tensor.shape or sorted(inner_to_outer, key=tensor.stride) == [*inner_to_outer]:
+            return None
+    order = sorted(range(tensor.dim()), key=tensor.stride)
+    dense = 1
+    for dim in order:
+        if tensor.stride(dim) != dense and tensor.shape[dim] != 1:
+            return ("strides", *tensor.stride())
+        dense *= tensor.shape[dim]
+    return ("order", *order)
+
+
+def what_changes(keys: Sequence[tuple[Any, ...]], names: Sequence[str]) -> str:
+    """Which parts of the calls' keys differ, in words; ``names`` are those of the inputs."""
+    trees, modules, ambients, inputs = zip(*keys, strict=True)
+    modes, layouts, structures = zip(*modules, strict=True)
+    parts = [
+        name
+        for name, values in (
+            ("the structure of the arguments", trees),
+            ("train/eval modes", modes),
+            ("which parameters, buffers and submodules there are", [*zip(layouts, structures, strict=True)]),
+            ("grad mode, autocast or default dtype", ambients),
+        )
+        if len(set(values)) > 1
+    ]
+    positions: dict[int, dict[Any, None]] = {}
+    for key in inputs:
+        for position, value in enumerate(key):
+            positions.setdefault(position, {})[value] = None
+    changing = sorted(positions, key=lambda position: -len(positions[position]))
+    for position in [position for position in changing if len(positions[position]) > 1][:3]:
+        first, second = list(positions[position])[:2]
+        name = names[position] if position < len(names) else f"input {position}"
+        parts.append(f"{name} ({_difference(first, second)})")
+    return "; ".join(parts) or "sizes that do not satisfy the guards, or which inputs overlap"
+
+
+def _value_in_words(key: tuple[Any, ...]) -> str:
+    if key[0] is float:
+        return repr(float.fromhex(key[1]))
+    return "a tensor" if len(key) > 2 else repr(key[-1])
+
+
+def _difference(left: tuple[Any, ...], right: tuple[Any, ...]) -> str:
+    names = ("sizes", "dtype", "requires_grad", "strides", "device", "type")
+    if len(left) != len(names) or len(right) != len(names):
+        return f"value {_value_in_words(left)}, then {_value_in_words(right)}"
+    return ", ".join(f"{name} {a} then {b}" for name, a, b in zip(names, left, right, strict=True) if a != b)
+
+
+Ambient = Callable[[], AbstractContextManager[None]]
+"""Enters modes that held once."""
+
+
+def ambient_of(function: Callable[..., Any]) -> Ambient:
+    """The autocast and the train/eval modes that hold now for ``function``, to be entered again later."""
+    autocast = [
+        (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)) for device in ("cpu", "cuda")
+    ]
+    modes = [(module, module.training) for root in root_modules(function).values() for module in root.modules()]
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        with ExitStack() as stack:
+            for device, dtype, is_enabled in autocast:
+                if is_enabled or torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, dtype, enabled=is_enabled))
+            stack.enter_context(_module_modes(modes))
+            yield
+
+    return entered
+
+
+def in_ambient(ambient: Ambient, run: FlatFunction) -> FlatFunction:
+    """``run`` under modes that held once, whenever it is called."""
+
+    def run_again(*inputs: Any) -> Any:
+        with ambient():
+            return run(*inputs)
+
+    return run_again
+
+
+@contextmanager
+def _module_modes(modes: list[tuple[torch.nn.Module, bool]]) -> Iterator[None]:
+    before = [module.training for module, _ in modes]
+    for module, training in modes:
+        module.training = training
+    try:
+        yield
+    finally:
+        for (module, _), training in zip(modes, before, strict=True):
+            module.training = training

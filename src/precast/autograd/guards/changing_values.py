@@ -1,0 +1,124 @@
+"""Which Python numbers of a function's calls are inputs: those that were seen to change.
+
+Before: ``denoise(x, 0)``, then ``denoise(x, 1)``; or a module that counts its calls
+After:  from the second value on, one variant for all of them
+
+Which sizes of a function's arguments are symbols: those that were seen to change from one compiled call to the next.
+
+Before: calls with tensors of the sizes (1, 6) and (1, 6), then (1, 7) and (1, 7)
+After:  one symbol, which is the last size of both; a third call with (2, 8) and (2, 9) asks for three symbols
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from precast.trace.capture.number_inputs import NumberInputs, is_number
+from precast.trace.state.reachable import Place
+
+
+def sizes_of_numbers(numbers: NumberInputs, leaves: Sequence[Any]) -> dict[tuple[int, int], str]:
+    """A symbol for every number among the leaves of a call and after them."""
+    positions = [*numbers.leaves, *range(len(leaves) - len(numbers.places), len(leaves))]
+    return {
+        (place, 0): f"number{place}"
+        for place in positions
+        if isinstance(leaves[place], torch.Tensor) and leaves[place].dim()
+    }
+
+
+class ChangingNumbers:
+    """The numbers found so far; ``from_start`` makes all among the arguments inputs at once."""
+
+    def __init__(self, *, from_start: bool) -> None:
+        self._from_start = from_start
+        self._met: dict[Any, list[list[Any]]] = {}
+        self._found: dict[_Key, Place | int] = {}
+        self._newest: dict[_Key, Place | int] = {}
+        self._refused: set[_Key] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def inputs_of(self, tree: Any, leaves: Sequence[Any]) -> NumberInputs | None:
+        """The numbers among the leaves of a call, and in Python's state; None if there are none."""
+        if self._from_start and tree not in self._met:
+            self._met[tree] = []
+            self._add({(tree, number): number for number, leaf in enumerate(leaves) if is_number(leaf)})
+        if not self._found:
+            return None
+        places = tuple(place for place in self._found.values() if isinstance(place, Place))
+        positions = (each for (owner, _), each in self._found.items() if isinstance(each, int) and owner == tree)
+        return NumberInputs(frozenset(positions), places) or None
+
+    def meet(self, tree: Any, leaves: Sequence[Any], places: Sequence[Place]) -> bool:
+        """Note a call that is about to be compiled, and places that have changed; tells whether more became inputs."""
+        numbers = [leaf if is_number(leaf) else None for leaf in leaves]
+        met = self._met.setdefault(tree, [])
+        changing = {
+            position
+            for earlier in met
+            for position, (old, new) in enumerate(zip(earlier, numbers, strict=True))
+            if old is not None and type(old) is type(new) and old != new
+        }
+        met.append(numbers)
+        new: dict[_Key, Place | int] = {(tree, position): position for position in changing}
+        new |= {(id(place.holder), place.key): place for place in places}
+        return self._add(new)
+
+    def _add(self, new: Mapping["_Key", Place | int]) -> bool:
+        self._newest = {
+            key: number for key, number in new.items() if key not in self._found and key not in self._refused
+        }
+        self._found |= self._newest
+        return bool(self._newest)
+
+    def give_up(self) -> None:
+        """Numbers that could not be inputs are constants from now on: those that came last, or else all."""
+        refused = self._newest or dict(self._found)
+        self._refused |= refused.keys()
+        self._found = {key: number for key, number in self._found.items() if key not in refused}
+        self._newest = {}
+
+
+_Key = tuple[Any, Any]
+"""An argument tree and a position; or the identity of a holder, and a key in it."""
+
+
+SizeRoots = Mapping[tuple[int, int], str]
+"""The symbol of a size, by leaf and dimension; one name for sizes that are always equal."""
+
+
+def all_sizes(leaves: Sequence[Any]) -> SizeRoots:
+    """A symbol for every size that is neither 0 nor 1."""
+    return {
+        (number, dimension): _name(number, dimension)
+        for number, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor)
+        for dimension, size in enumerate(leaf.shape)
+        if size >= 2
+    }
+
+
+class SizesMet:
+    """The sizes of the calls that were compiled, for calls that are alike otherwise."""
+
+    def __init__(self) -> None:
+        self._met: dict[Any, list[list[tuple[int, ...]]]] = {}
+
+    def changing(self, key: Any, leaves: Sequence[Any]) -> SizeRoots:
+        """The sizes of these leaves that are not as in all calls before with the same ``key``."""
+        met = self._met.setdefault(key, [])
+        met.append([tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else () for leaf in leaves])
+        names: dict[tuple[int, ...], str] = {}
+        return {
+            (number, dimension): names.setdefault(sizes, _name(number, dimension))
+            for number, shapes in enumerate(zip(*met, strict=True))
+            for dimension, sizes in enumerate(zip(*shapes, strict=True))
+            if len(set(sizes)) > 1
+        }
+
+
+def _name(leaf: int, dimension: int) -> str:
+    return f"leaf{leaf}.shape[{dimension}]"

@@ -1,0 +1,124 @@
+"""What a program reads that no guard can check: clocks, chance outside of torch, files.
+
+Such a program runs as in eager at every call: a graph would hold the first answer for ever.
+"""
+
+import builtins
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+from precast.trace.executed_code import ExecutedCode, is_machinery, is_trusted
+
+_CLOCKS = frozenset({
+    "clock_gettime", "clock_gettime_ns", "ctime", "gmtime", "localtime", "monotonic", "monotonic_ns", "perf_counter",
+    "perf_counter_ns", "process_time", "process_time_ns", "thread_time", "thread_time_ns", "time", "time_ns",
+})  # fmt: skip
+_FILES = frozenset({
+    "cwd", "exists", "glob", "home", "is_dir", "is_file", "iterdir", "open", "read_bytes", "read_text", "rglob", "stat",
+})  # fmt: skip
+_SYSTEM = frozenset({
+    "exists", "getcwd", "getlogin", "getmtime", "getpid", "getsize", "isdir", "isfile", "listdir", "open", "scandir",
+    "stat", "times", "urandom", "walk",
+})  # fmt: skip
+_IMPURE: dict[str, frozenset[str] | None] = {
+    "time": _CLOCKS, "datetime": frozenset({"now", "today", "utcnow"}), "pathlib": _FILES, "posix": _SYSTEM,
+    "os": _SYSTEM, "genericpath": _SYSTEM, "posixpath": _SYSTEM, "io": frozenset({"open", "open_code"}),
+    "builtins": frozenset({"input"}), "random": None, "secrets": None, "uuid": None, "socket": None, "subprocess": None,
+    "numpy.random": None,
+}  # fmt: skip
+"""Modules, and which of their functions; None for all."""
+
+
+def suspects(executed: ExecutedCode | None) -> set[int]:
+    """Code of the user's, by identity, that names something impure and so may call it."""
+    if executed is None:
+        return set()
+    return {
+        id(each.code)
+        for each in executed.seen.values()
+        if not is_trusted(name := _name_of(each.variables))
+        and not is_machinery(name)
+        and any(_named_impurities(each.code, each.variables))
+    }
+
+
+def _name_of(variables: dict[str, Any]) -> str:
+    return str(variables.get("__name__", ""))
+
+
+def _named_impurities(code: CodeType, variables: dict[str, Any]) -> Iterator[bool]:
+    # What variables of an outer function are bound to is not known here.
+    yield not _HARMLESS.issuperset(code.co_freevars)
+    for name in code.co_names:
+        value = variables.get(name, getattr(builtins, name, sys.modules.get(name)))
+        module = value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
+        yield module.partition(".")[0] in _ROOTS or name in ("open", "input")
+
+
+_HARMLESS = frozenset({"__class__", "self"})
+_ROOTS = frozenset(module.partition(".")[0] for module in _IMPURE)
+
+
+@contextmanager
+def noted_impurities(code: set[int]) -> Iterator[list[str]]:
+    """While active, calls of impure functions by this code are noted, with their lines."""
+    found: list[str] = []
+    chance = _states_of_chance()
+    if not code or sys.getprofile() is not None:
+        yield found
+    else:
+
+        def note(frame: FrameType, event: str, argument: Any) -> None:
+            if event == "c_call" and id(frame.f_code) in code:
+                name, caller = _builtin_name(argument), frame
+            elif event == "call" and frame.f_back is not None and id(frame.f_back.f_code) in code:
+                name, caller = (_name_of(frame.f_globals), frame.f_code.co_name), frame.f_back
+            else:
+                return
+            if _is_impure(*name):
+                found.append(f"{'.'.join(name)}() in {caller.f_code.co_filename}:{caller.f_lineno}")
+
+        sys.setprofile(note)
+        try:
+            yield found
+        finally:
+            sys.setprofile(None)
+    if _states_of_chance() != chance and not found:
+        found.append("random numbers of Python's or NumPy's")
+
+
+def _builtin_name(function: Callable[..., Any]) -> tuple[str, str]:
+    owner = getattr(function, "__self__", None)
+    kind = owner if isinstance(owner, type) else type(owner)
+    module = owner.__name__ if isinstance(owner, ModuleType) else kind.__module__
+    return module, function.__name__
+
+
+def _is_impure(module: str, name: str) -> bool:
+    for each, functions in _IMPURE.items():
+        if (module == each or module.startswith(f"{each}.")) and (functions is None or name in functions):
+            return True
+    return False
+
+
+def _states_of_chance() -> tuple[Any, ...]:
+    numpy_random = sys.modules.get("numpy.random")
+    legacy = None if numpy_random is None else numpy_random.get_state()
+    return random.getstate(), None if legacy is None else (legacy[1].tobytes(), *legacy[2:])
+
+
+@contextmanager
+def restored_chance() -> Iterator[None]:
+    """Afterwards Python's and NumPy's generators are where they were."""
+    numpy_random = sys.modules.get("numpy.random")
+    state, legacy = random.getstate(), None if numpy_random is None else numpy_random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        if numpy_random is not None:
+            numpy_random.set_state(legacy)

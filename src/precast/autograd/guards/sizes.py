@@ -1,0 +1,119 @@
+"""The size conditions of a dynamic variant as one Python function over the inputs' sizes.
+
+Symbolic sizes as text that does not depend on how torch happened to name the symbols.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.printers import PythonPrinter
+
+from precast.autograd.variants.compiled import SizeCheck
+from precast.graph.sizes import SymbolicSizes
+
+
+def size_check(sizes: SymbolicSizes, expected: Mapping[int, Sequence[int | str]]) -> SizeCheck:
+    """A function that tells whether real inputs have sizes for which the trace is valid.
+
+    ``expected`` are the sizes of tensors by their position among the inputs: numbers, and names of symbols.
+    """
+    conditions = [guard.condition for guard in sizes.guards]
+    names = {item.name: f"size{i}" for i, item in enumerate(sizes.symbols)}
+    plain = {item.symbol: sympy.Symbol(names[item.name], integer=True) for item in sizes.symbols}
+    printer = PythonPrinter()
+    homes = {root: place for place, root in reversed(_places(expected)) if isinstance(root, str)}
+    lines = [f"    {names[root]} = values[{place}].shape[{dimension}]" for root, (place, dimension) in homes.items()]
+    tests = [_shape_test(place, shape, names) for place, shape in expected.items()]
+    tests += [f"({printer.doprint(condition.xreplace(plain))})" for condition in conditions]
+    source = "\n".join(["def check(values):", *lines, f"    return {' and '.join(tests) or 'True'}"])
+    scope: dict[str, Any] = {"math": math, "torch": torch}
+    exec(compile(source, "<size guards>", "exec"), scope)
+    check: SizeCheck = scope["check"]
+    return check
+
+
+def _places(expected: Mapping[int, Sequence[int | str]]) -> list[tuple[tuple[int, int], int | str]]:
+    return [((place, dimension), size) for place, shape in expected.items() for dimension, size in enumerate(shape)]
+
+
+def _shape_test(place: int, shape: Sequence[int | str], names: Mapping[str, str]) -> str:
+    sizes = "".join(f"{names[size] if isinstance(size, str) else size}, " for size in shape)
+    return f"values[{place}].shape == ({sizes})"
+
+
+Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
+
+# Their arguments may stand in any order, and do: sympy keeps them by name or by hash.
+_COMMUTATIVE = ("Add", "Mul", "Max", "Min", "And", "Or", "Eq", "Ne", "Equality", "Unequality")
+
+
+class Indescribable(Exception):  # noqa: N818
+    """Something that text cannot tell from its like."""
+
+
+class SizeNames:
+    """Names for size symbols in the order in which they are met: ``n0``, ``n1``, …"""
+
+    def __init__(self) -> None:
+        self._names: dict[sympy.Symbol, str] = {}
+        self._texts: dict[sympy.Basic, str] = {}
+        self._environments: dict[int, ShapeEnv] = {}
+
+    def meet(self, values: Iterable[object]) -> None:
+        """Name the symbols that stand alone among these, so that expressions of several have them named already."""
+        for value in values:
+            if isinstance(value, Symbolic) and isinstance(_expression_of(value), sympy.Symbol):
+                self._name(_expression_of(value))
+
+    def text(self, value: int | Symbolic) -> str:
+        """A number as it is, a symbolic one as its expression."""
+        if not isinstance(value, Symbolic):
+            return str(value)
+        expression = _expression_of(value)
+        self._environments[id(value.node.shape_env)] = value.node.shape_env
+        return self._expression(expression)
+
+    def assumptions(self) -> str:
+        """What is taken for true of the sizes met: their ranges, and every condition that tracing relied on."""
+        return "\n".join(line for environment in self._environments.values() for line in self._assumed(environment))
+
+    def _assumed(self, environment: ShapeEnv) -> list[str]:
+        conditions = [guard.expr for guard in environment.guards]
+        conditions += [late.expr for group in environment.deferred_runtime_asserts.values() for late in group]
+        lines = sorted({self._expression(condition) for condition in conditions})
+        lines += sorted(f"{self._name(old)} = {self._expression(new)}" for old, new in environment.replacements.items())
+        for symbol, name in self._names.items():
+            allowed = environment.var_to_range.get(symbol)
+            lines += [] if allowed is None else [f"{name}: {allowed.lower}..{allowed.upper}"]
+        return lines
+
+    def _expression(self, expression: sympy.Basic) -> str:
+        known = self._texts.get(expression)
+        if known is None:
+            known = self._texts[expression] = self._spell(expression)
+        return known
+
+    def _spell(self, expression: sympy.Basic) -> str:
+        if isinstance(expression, sympy.Symbol):
+            return self._name(expression)
+        if not expression.args:
+            return str(sympy.srepr(expression))
+        for symbol in sorted(expression.free_symbols, key=str):
+            self._name(symbol)
+        arguments = [self._expression(argument) for argument in expression.args]
+        function = type(expression).__name__
+        return f"{function}({', '.join(sorted(arguments) if function in _COMMUTATIVE else arguments)})"
+
+    def _name(self, symbol: sympy.Symbol) -> str:
+        return self._names.setdefault(symbol, f"n{len(self._names)}")
+
+
+def _expression_of(value: Symbolic) -> sympy.Basic:
+    if not isinstance(value.node, SymNode):
+        raise Indescribable(f"a size of kind {type(value.node).__name__}")
+    return value.node.expr

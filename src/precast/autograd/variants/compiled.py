@@ -1,0 +1,266 @@
+"""A compiled variant of a function: one call for everything that tracing could not tell from the first one.
+
+Before: ``values``, the module state and the leaves of a call that fits
+After:  ``CompiledVariant.run(values)``, what the user's function returns
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.autograd.boundary import FlatCall
+from precast.autograd.guards.call_key import static_key
+from precast.autograd.guards.state import StateGuards
+from precast.graph.boundary import NO_GRADIENTS, GradientInputs, has_hooks
+from precast.trace.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
+
+if TYPE_CHECKING:
+    from precast.autograd.boundary.overlapping_inputs import DuplicatePlan, SyntheticBasePlan, WrittenParts
+    from precast.trace.state.snapshot import Writes
+
+SizeCheck = Callable[[Sequence[Any]], bool]
+"""Whether real inputs have sizes for which a trace is valid."""
+
+Home = Callable[[], Any]
+"""Reads one tensor from where the program finds it."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Which inputs, and which parts of those that wrap others, are written into, and how they overlap with others."""
+
+    written: tuple[int, ...]
+    duplicates: "DuplicatePlan | None"
+    bases: "SyntheticBasePlan | None"
+    parts: "WrittenParts | None" = None
+
+    @classmethod
+    def of(cls, tensors: Sequence[Any], written: tuple[int, ...], parts: "WrittenParts | None" = None) -> "Overlap":
+        # Most programs write into nothing, and need not wait for this.
+        from precast.autograd.boundary.overlapping_inputs import (
+            plan_duplicates,
+            plan_synthetic_bases,
+            refuse_shared_parts,
+            without_wrappers,
+        )
+
+        duplicates = plan_duplicates(tensors, written)
+        kept = duplicates.kept if duplicates else range(len(tensors))
+        places = frozenset(written)
+        still_written = [number for number, place in enumerate(kept) if place in places]
+        if parts is not None:
+            refuse_shared_parts(tensors, written, parts)
+        plain = without_wrappers(tensors, parts)
+        return cls(written, duplicates, plan_synthetic_bases([plain[place] for place in kept], still_written), parts)
+
+    @property
+    def plans(self) -> "list[DuplicatePlan | SyntheticBasePlan]":
+        return [plan for plan in (self.duplicates, self.bases) if plan is not None]
+
+
+class _KnownMemory:
+    """Where the inputs of the last call were whose overlaps were looked at: that takes long for hundreds of them."""
+
+    def __init__(self) -> None:
+        self._tensors: list[int] = []
+        self._addresses: list[int] = []
+
+    def is_known(self, tensors: Sequence[Any]) -> bool:
+        """Whether these are the same tensors at the same addresses; their sizes and strides are compared elsewhere."""
+        return list(map(id, tensors)) == self._tensors and list(map(_data_ptr, tensors)) == self._addresses
+
+    def note(self, tensors: Sequence[Any]) -> None:
+        if all(type(each) in _PLAIN_TYPES and each.layout is torch.strided for each in tensors):
+            self._tensors, self._addresses = list(map(id, tensors)), list(map(_data_ptr, tensors))
+
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+_data_ptr = torch.Tensor.data_ptr
+
+
+@dataclass(frozen=True)
+class CompiledVariant:
+    """A compiled call. ``places`` are the positions of tensors among the values; captured tensors are read afresh."""
+
+    call: FlatCall
+    places: tuple[int, ...]
+    state_count: int
+    captured: tuple[Home, ...]
+    captured_key: tuple[Any, ...]
+    sizes: SizeCheck | None
+    overlap: Overlap
+    outputs: "OutputPlan"
+    guards: StateGuards | None = None
+    gradients: GradientInputs = NO_GRADIENTS
+    memory: "_KnownMemory" = field(default_factory=lambda: _KnownMemory(), compare=False, repr=False)
+
+    def fits(self, values: Sequence[Any]) -> bool:
+        """Whether a call whose key fits already has sizes, captured tensors, overlaps and state as compiled for."""
+        return self.fits_inputs(values) and (self.guards is None or self.guards.hold())
+
+    def fits_inputs(self, values: Sequence[Any]) -> bool:
+        """The same of its tensors only, whatever Python's state is."""
+        if self.captured_key and self._current_key(values) != self.captured_key:
+            return False
+        if self.sizes is not None and not self.sizes(values):
+            return False
+        overlap = self.overlap
+        if not overlap.written or self.memory.is_known(inputs := self.inputs(values)):
+            return True
+        fits = Overlap.of(inputs, overlap.written, overlap.parts) == overlap
+        if fits:
+            self.memory.note(inputs)
+        return fits
+
+    def _current_key(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        tensors = self._tensors(values)
+        captured = tensors[self.state_count : self.state_count + len(self.captured)]
+        return self.key_of(tensors, captured, self.gradients, self.outputs)
+
+    def changed_tensors(self, values: Sequence[Any]) -> str | None:
+        """What of the tensors beside the values is not as compiled for, in words."""
+        now, start = self._current_key(values) if self.captured_key else (), len(self.captured)
+        end = start + len(self.gradients.owners)
+        absent = static_key([None])[0]
+        pairs = [pair for pair in zip(self.captured_key[start:end], now[start:end], strict=True) if pair[0] != pair[1]]
+        if any(before == absent for before, _ in pairs):
+            return "gradients that were None are there"
+        if any(current == absent for _, current in pairs):
+            return "gradients that were there are None"
+        if pairs or now[:start] != self.captured_key[:start]:
+            return "tensors in Python's state, or gradients, are of other sizes, types or strides"
+        return "tensors that a backward reaches have hooks" if now != self.captured_key else None
+
+    @staticmethod
+    def key_of(
+        tensors: Sequence[Any], captured: Sequence[Any], gradients: GradientInputs, outputs: "OutputPlan"
+    ) -> tuple[Any, ...]:
+        """What counts of captured tensors, of gradients, and of whom a backward inside of the program reaches."""
+        key = static_key([*captured, *gradients.read(tensors)])
+        return (*key, any(map(has_hooks, tensors))) if outputs.runs_backward else key
+
+    def inputs(self, values: Sequence[Any]) -> Sequence[Any]:
+        if not self.captured_key and len(self.places) == len(values):
+            return values
+        tensors = self._tensors(values)
+        return [*tensors, *(each for each in self.gradients.read(tensors) if each is not None)]
+
+    def _tensors(self, values: Sequence[Any]) -> list[Any]:
+        """The tensors among the values, and the captured ones, without their gradients."""
+        tensors = [values[place] for place in self.places]
+        if self.captured:
+            tensors[self.state_count : self.state_count] = [read() for read in self.captured]
+        return tensors
+
+    def run(self, values: Sequence[Any], arguments: Any = ()) -> Any:
+        """The results of a call; ``arguments`` are what the values were taken from."""
+        inputs = self.inputs(values)
+        owners = [inputs[number] for number in self.outputs.gradient_owners]
+        return self.outputs.assemble(self.call(inputs), arguments, owners)
+
+
+@dataclass(frozen=True)
+class EagerVariant(CompiledVariant):
+    """Calls that run in Python: the function itself runs, as a whole or in compiled pieces.
+
+    ``reads`` are what it reads that no guard can check, if it is that which keeps it from being compiled.
+    """
+
+    function: Callable[..., Any] = field(kw_only=True)
+    reads: tuple[str, ...] = field(kw_only=True)
+
+    @classmethod
+    def of(
+        cls, function: Callable[..., Any], guards: StateGuards | None = None, reads: Sequence[str] = ()
+    ) -> "EagerVariant":
+        nothing = Overlap((), None, None)
+        return cls(list, (), 0, (), (), None, nothing, OutputPlan(), guards, function=function, reads=tuple(reads))
+
+    def run(self, values: Sequence[Any], arguments: Any = ()) -> Any:
+        args, kwargs = arguments
+        return self.function(*args, **kwargs)
+
+
+@dataclass
+class OutputPlan:
+    """How flat tensor results become what the user's function returns; filled while it is traced.
+
+    ``build``, if given, makes the containers in place of the ``tree``. With ``has_changes``, results are a pair: what
+    is returned, and what containers of the arguments hold afterwards. ``writes`` say where in Python's state the next
+    results are put, and the last ones are what ``.grad`` of the inputs ``gradient_owners`` becomes. Of results in
+    ``spent`` positions, the gradient was taken already, if the program ``runs_backward`` itself.
+    """
+
+    constants: dict[int, Any] | None = None
+    tree: pytree.TreeSpec | None = None
+    is_single: bool = False
+    build: Callable[[Iterator[Any]], Any] | None = None
+    has_changes: bool = False
+    refers_to_arguments: bool = False
+    writes: "Writes | None" = None
+    gradient_owners: tuple[int, ...] = ()
+    spent: tuple[int, ...] = ()
+    runs_backward: bool = False
+
+    def split(
+        self,
+        outputs: Sequence[Any],
+        tree: pytree.TreeSpec,
+        *,
+        has_changes: bool = False,
+        writes: "Writes | None" = None,
+        gradient_owners: tuple[int, ...] = (),
+        spent: tuple[int, ...] = (),
+        runs_backward: bool = False,
+    ) -> list[Any]:
+        """Note the plain values among the outputs, and give the others."""
+        kept = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+        self.constants = {i: output for i, output in enumerate(outputs) if not isinstance(output, kept)}
+        self.tree, self.has_changes, self.writes = tree, has_changes, writes
+        self.gradient_owners, self.spent, self.runs_backward = gradient_owners, spent, runs_backward
+        self.refers_to_arguments = any(isinstance(value, ArgumentContainer) for value in self.constants.values())
+        self.is_single = tree.is_leaf() and not self.constants and not (writes or gradient_owners or spent)
+        return [output for output in outputs if isinstance(output, kept)]
+
+    def assemble(self, results: Sequence[Any], arguments: Any = (), owners: Sequence[Any] = ()) -> Any:
+        """What the function returns. ``arguments`` are those of the call, ``owners`` its inputs that get gradients."""
+        if self.is_single:
+            return results[0]
+        outputs = list(results)
+        assert self.constants is not None, "the function was traced"
+        reads_arguments = self.has_changes or self.refers_to_arguments
+        containers = list(argument_containers(arguments)) if reads_arguments else []
+        for position, constant in self.constants.items():
+            is_container = isinstance(constant, ArgumentContainer)
+            outputs.insert(position, containers[constant.number] if is_container else constant)
+        if self.spent:
+            self._spend(outputs)
+        if owners:
+            for owner, gradient in zip(owners, outputs[-len(owners) :], strict=True):
+                owner.grad = gradient
+            del outputs[-len(owners) :]
+        if self.writes:
+            start = len(outputs) - self.writes.count
+            self.writes.put(outputs[start:])
+            del outputs[start:]
+        built = self._built(outputs)
+        if not self.has_changes:
+            return built
+        result, changes = built
+        apply_changes(containers, changes)
+        return result
+
+    def _spend(self, outputs: list[Any]) -> None:
+        from precast.autograd.boundary.autograd_function import spent
+
+        made = {id(outputs[position]): spent(outputs[position]) for position in self.spent}
+        for position in self.spent:
+            outputs[position] = made[id(outputs[position])]
+
+    def _built(self, outputs: list[Any]) -> Any:
+        if self.build is not None:
+            return self.build(iter(outputs))
+        return pytree.tree_unflatten(outputs, self.tree)  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""Traces the graphs that compilers get: the joint graph for training, or the forward alone for inference."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from precast.autograd.boundary.subclasses import Layout, PlainFunction, layout_of, plain_count, take_apart
+from precast.graph.boundary import BoundaryFacts
+from precast.graph.nodes import placeholders_of
+from precast.trace.boundary_outputs import returning_boundary
+from precast.trace.capture.failures import explained_failures
+from precast.trace.fake_inputs import FakeInputs, fresh_copies
+from precast.trace.functionalize import functionalized
+from precast.trace.joint import Joint, tangents_for
+from precast.trace.record import Decompositions, FlatFunction, rename_placeholders, trace
+from precast.trace.retrace import remove_dead_nodes
+
+
+@dataclass(frozen=True)
+class TracedGraph:
+    """A functional graph over plain tensors, and what the values around it are made of.
+
+    ``inputs`` are the primals and ``tangents`` what follows them; ``results`` is everything that is returned. The last
+    inputs and results of a joint graph belong to ``late_updates``, the primals that the backward writes into.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[Layout, ...]
+    tangents: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    late_updates: tuple[int, ...] = ()
+
+
+def trace_joint(
+    function: FlatFunction,
+    inputs: Sequence[Any],
+    fakes: FakeInputs,
+    facts: BoundaryFacts,
+    *,
+    decompositions: Decompositions | None,
+    module_names: Mapping[int, str],
+) -> TracedGraph:
+    """``primals_1…n, tangents_1…m -> (updated inputs, outputs, bases, gradients)`` as one functional graph."""
+    joint = Joint(function, facts)
+    while True:
+        with fakes.mode:
+            primals = fresh_copies(inputs)
+            tangents = [*tangents_for(facts), *(_like(primals[number]) for number in joint.late_updates)]
+        traced = _trace_plain(joint, primals, tangents, fakes, decompositions=decompositions, module_names=module_names)
+        if joint.seen == joint.late_updates:
+            _take_current(traced.module, len(joint.seen))
+            return replace(traced, late_updates=joint.seen)
+        joint = Joint(function, facts, joint.seen)
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _take_current(module: fx.GraphModule, count: int) -> None:
+    """Use what inputs are when the backward runs as it is: a copy into what they were would need that, too."""
+    placeholders = placeholders_of(module.graph)
+    for current in placeholders[len(placeholders) - count :]:
+        for node in list(current.users):
+            if node.target is torch.ops.aten.copy.default and node.args[1] is current:
+                node.replace_all_uses_with(current)
+    remove_dead_nodes(module.graph)
+    module.recompile()
+
+
+def trace_inference(
+    function: FlatFunction,
+    inputs: Sequence[Any],
+    fakes: FakeInputs,
+    facts: BoundaryFacts,
+    *,
+    decompositions: Decompositions | None,
+    module_names: Mapping[int, str],
+) -> TracedGraph:
+    """``arg0_1…  -> (updated inputs, outputs, bases)`` as a functional graph."""
+    with fakes.mode:
+        copies = fresh_copies(inputs)
+    return _trace_plain(
+        returning_boundary(function, facts),
+        copies,
+        None,
+        fakes,
+        decompositions=decompositions,
+        module_names=module_names,
+    )
+
+
+def _trace_plain(
+    function: FlatFunction,
+    inputs: Sequence[Any],
+    tangents: Sequence[Any] | None,
+    fakes: FakeInputs,
+    *,
+    decompositions: Decompositions | None,
+    module_names: Mapping[int, str],
+) -> TracedGraph:
+    """Trace over the plain tensors inside the values; ``tangents`` are there for a joint graph only."""
+    values = [*inputs, *(tangents or ())]
+    layouts = tuple(layout_of(value) for value in values)
+    needs_grad = tuple(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
+    plain_function = PlainFunction(function, layouts, needs_grad)
+    # A backward of the user's own is run here for the first time.
+    with explained_failures():
+        module = trace(
+            functionalized(plain_function),
+            take_apart(values, layouts),
+            fakes.mode,
+            decompositions=decompositions,
+            module_names=module_names,
+        )
+    primals, others = layouts[: len(inputs)], layouts[len(inputs) :]
+    names = _input_names(plain_count(primals), plain_count(others), is_joint=tangents is not None)
+    return TracedGraph(tidy(rename_placeholders(module, names)), primals, others, tuple(plain_function.outputs))
+
+
+def _input_names(primals: int, tangents: int, *, is_joint: bool) -> list[str]:
+    if not is_joint:
+        return [f"arg{i}_1" for i in range(primals)]
+    return [f"primals_{i + 1}" for i in range(primals)] + [f"tangents_{i + 1}" for i in range(tangents)]
+
+
+def tidy(module: fx.GraphModule) -> fx.GraphModule:
+    """Drop what tracing leaves behind: detached aliases, and nodes that nobody reads."""
+    for node in module.graph.nodes:
+        # In a functional graph nothing is written to, so a detached alias is the value itself.
+        if node.target is torch.ops.aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+    remove_dead_nodes(module.graph)
+    module.recompile()
+    return module

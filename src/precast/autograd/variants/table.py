@@ -1,0 +1,153 @@
+"""The variants of one function: found by what a call looks like, told of by why they were compiled."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.autograd.guards.call_key import dynamic_key, static_key, what_changes
+from precast.autograd.guards.state import StateGuards
+from precast.autograd.variants.compiled import CompiledVariant
+from precast.graph.opened_objects import PLAIN_TYPES
+from precast.trace.state.reachable import Place
+
+FIRST = "the first call"
+_MOST_TOLD = 3
+
+InputNames = Callable[[], Sequence[str]]
+"""What the values of a call are called, asked only where people are told of them."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One compiled variant: the graphs' name, when and why it was compiled, and what it assumes, in words.
+
+    ``inputs`` are the tensors and values it was compiled for; ``guards`` what of Python's state it relies on.
+    """
+
+    name: str
+    compiled_at: datetime
+    seconds: float
+    reason: str
+    inputs: tuple[str, ...]
+    guards: tuple[str, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.name}, compiled at {self.compiled_at:%H:%M:%S} in {self.seconds:.2f} s: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A variant, how it came about, and the arguments of the call that it was compiled for, in words."""
+
+    variant: CompiledVariant
+    name: str
+    compiled_at: datetime
+    seconds: float
+    reason: str
+    arguments: Any
+
+    def told(self, function: Callable[..., Any]) -> Variant:
+        # A start without a trace does without it.
+        from precast.trace.capture.call import flatten_call
+
+        guards = () if self.variant.guards is None else tuple(self.variant.guards.words())
+        call = flatten_call(function, *self.arguments)
+        inputs = tuple(f"{name}: {words}" for name, words in zip(call.names, call.leaves, strict=True))
+        return Variant(self.name, self.compiled_at, self.seconds, self.reason, inputs, guards)
+
+
+def in_words(arguments: Any) -> Any:
+    """The arguments of a call with words in place of what they are, so that nothing is kept alive."""
+    return pytree.tree_map(_words_for, arguments)
+
+
+def _words_for(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value) if isinstance(value, PLAIN_TYPES) else type(value).__name__
+
+
+class VariantTable:
+    """All variants, by the keys of the calls they serve; ``dynamic`` as for the function that they are of."""
+
+    def __init__(self, dynamic: bool | None) -> None:
+        self._dynamic = dynamic
+        self._by_key: OrderedDict[Any, list[Record]] = OrderedDict()
+        self._latest_key: tuple[Any, ...] | None = None
+        self._make_key = static_key
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_key.values()))
+
+    def records(self) -> list[Record]:
+        """All of them, as they were compiled."""
+        found = [record for records in self._by_key.values() for record in records]
+        return sorted(found, key=lambda record: record.compiled_at)
+
+    def look_up(
+        self, values: Sequence[Any], circumstances: tuple[Any, ...], *, has_numbers: bool = False
+    ) -> CompiledVariant | None:
+        """The variant that serves a call; ``has_numbers``: some of its sizes are numbers."""
+        if self._dynamic is not True:
+            for record in self._by_key.get((*circumstances, static_key(values)), ()):
+                if record.variant.fits(values):
+                    return record.variant
+        if self._dynamic is not False or has_numbers:
+            for record in self._by_key.get((*circumstances, dynamic_key(values)), ()):
+                if record.variant.fits(values):
+                    return record.variant
+        return None
+
+    def reason(self, values: Sequence[Any], circumstances: tuple[Any, ...], names: InputNames) -> str:
+        """Why no variant serves a call."""
+        if self._latest_key is None:
+            return FIRST
+        for guards in self._guards_alike(values, circumstances):
+            if changes := list(guards.changes()):
+                more = f"; and {len(changes) - _MOST_TOLD} more" if len(changes) > _MOST_TOLD else ""
+                return "; ".join(changes[:_MOST_TOLD]) + more
+        for variant in self._alike(values, circumstances):
+            if (change := variant.changed_tensors(values)) is not None:
+                return change
+        return what_changes([self._latest_key, (*circumstances, self._make_key(values))], names())
+
+    def changed_numbers(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> list[Place]:
+        """The places in Python's state that hold other numbers than for a call that was like this one otherwise."""
+        for guards in self._guards_alike(values, circumstances):
+            return guards.changed_numbers()
+        return []
+
+    def _guards_alike(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> Iterator[StateGuards]:
+        """The guards of variants that fit but for these, the newest first."""
+        for variant in self._alike(values, circumstances):
+            if variant.fits_inputs(values) and variant.guards is not None:
+                yield variant.guards
+
+    def _alike(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> list[CompiledVariant]:
+        """The variants for values of this kind, the newest first."""
+        keys = [(*circumstances, make_key(values)) for make_key in (static_key, dynamic_key)]
+        return [record.variant for key in keys for record in self._by_key.get(key, ())][::-1]
+
+    def add(self, values: Sequence[Any], circumstances: tuple[Any, ...], record: Record, *, any_size: bool) -> None:
+        """Let a variant serve calls like this one; of ``any_size``, if it has no sizes of its own."""
+        self._make_key = dynamic_key if any_size else static_key
+        self._latest_key = (*circumstances, self._make_key(values))
+        self._by_key.setdefault(self._latest_key, []).append(record)
+
+    def drop_oldest(self) -> None:
+        """Forget one variant: the first of the kind of call that was met first."""
+        key, records = next(iter(self._by_key.items()))
+        del records[0]
+        if not records:
+            del self._by_key[key]
+
+    def what_keeps_changing(self, names: InputNames) -> str:
+        """What tells the variants apart, in words."""
+        reasons = [record.reason for records in self._by_key.values() for record in records[1:]]
+        told = [what_changes(list(self._by_key), names())] if len(self._by_key) > 1 or not reasons else []
+        return "; ".join([*told, *reasons[-1:]])

@@ -1,0 +1,102 @@
+"""The reference way to run a program: one ATen op after the other, exactly as the graph says.
+
+Slow, and right by construction; every faster way of running is compared with it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from precast.errors import InputValueError
+from precast.graph.boundary import InputFacts
+from precast.graph.input_checks import Leaf, check_leaves, expected_leaves
+from precast.graph.opened_objects import opened
+from precast.graph.program import Program
+from precast.graph.signature import InputKind, OutputKind
+
+_MUTATION_KINDS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+def interpret(program: Program, *args: Any, state: Mapping[str, torch.Tensor] | None = None, **kwargs: Any) -> Any:
+    """Run the program as the captured callable would run: same tree in, same tree out, same effects on its inputs.
+
+    >>> from precast.trace.capture import capture
+    >>> interpret(capture(lambda pair: pair["a"] + pair["b"], ({"a": torch.ones(2), "b": torch.ones(2)},)),
+    ...           {"a": torch.zeros(2), "b": torch.ones(2)})
+    tensor([1., 1.])
+    """
+    flat_inputs = bind_inputs(program, args, kwargs, state if state is not None else program.state)
+    flat_outputs = fx.Interpreter(program.module).run(*flat_inputs)
+    apply_mutations(program, flat_inputs, flat_outputs)
+    user_outputs = [
+        value
+        for value, spec in zip(flat_outputs, program.signature.outputs, strict=True)
+        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    ]
+    return pytree.tree_unflatten(user_outputs, program.signature.out_tree)
+
+
+def bind_inputs(
+    program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, torch.Tensor]
+) -> list[Any]:
+    """The graph's flat inputs, in order, for one call of the original signature."""
+    with_paths, tree = pytree.tree_flatten_with_path(opened((args, _in_captured_order(program, kwargs))))
+    if tree != program.signature.in_tree:
+        raise InputValueError(
+            "The arguments do not have the structure that the program was captured with.",
+            why=f"expected {program.signature.in_tree}, got {tree}",
+            fix="Call it with the same nesting of tuples, lists, dicts and keywords.",
+        )
+    leaves = [Leaf(_path_in_call(path), value) for path, value in with_paths]
+    check_leaves(expected_leaves(program), program.sizes, leaves)
+    remaining = iter(leaves)
+    bound: list[Any] = []
+    for spec in program.signature.inputs:
+        if spec.kind is InputKind.USER_INPUT:
+            bound.append(next(remaining).value)
+        else:
+            assert spec.target is not None, f"state input {spec.arg.name} has no target"
+            bound.append(state[spec.target])
+    return bound
+
+
+def _in_captured_order(program: Program, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keywords may come in any order."""
+    _, keywords = program.signature.in_tree.children()
+    names: list[str] = keywords.context
+    return {name: kwargs[name] for name in names} if set(names) == set(kwargs) else kwargs
+
+
+def _path_in_call(path: Any) -> str:
+    return f"{'args' if path[0].idx == 0 else 'kwargs'}{pytree.keystr(path[1:])}"
+
+
+def apply_mutations(program: Program, flat_inputs: list[Any], flat_outputs: list[Any]) -> None:
+    """Give the inputs of a functional program the values, sizes and memory that the captured callable leaves them."""
+    assert program.boundary is not None or not program.signature.outputs_of(*_MUTATION_KINDS), "no facts on mutation"
+    updates = [
+        value
+        for value, spec in zip(flat_outputs, program.signature.outputs, strict=True)
+        if spec.kind in _MUTATION_KINDS
+    ]
+    if program.boundary is None:
+        return
+    with torch.no_grad():
+        for number, value in zip(program.boundary.updated, updates, strict=True):
+            _update(flat_inputs[number], value, program.boundary.inputs[number])
+
+
+def _update(tensor: torch.Tensor, value: torch.Tensor, facts: InputFacts) -> None:
+    if facts.replaces_storage:
+        tensor.set_(value)  # type: ignore[call-overload]
+        return
+    if facts.metadata_steps:
+        view = torch._C._functionalization.apply_view_meta_sequence(tensor, list(facts.metadata_steps))
+        tensor.as_strided_(view.size(), view.stride(), view.storage_offset())
+    elif facts.mutates_metadata:
+        tensor.resize_(value.size())
+    if facts.mutates_data or not facts.metadata_steps:
+        tensor.copy_(value)

@@ -1,0 +1,170 @@
+"""Typed access to what we keep on a graph node.
+
+The keys follow torch.fx where torch.fx has a convention (``val``, ``stack_trace``, ``nn_module_stack``), so that tools
+written for PyTorch's graphs keep working on ours. Everything else goes through one function here per fact.
+
+The two ends of a flat graph.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import fx
+from torch.fx.node import Argument
+from torch.utils.checkpoint import CheckpointPolicy
+
+FakeValue = torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool | None
+"""What one traced value looks like: a fake tensor, a symbolic number, or a plain constant."""
+
+_FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)\n?(?:\s+(?P<code>.+))?')
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """One line of the user's program."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+    def __str__(self) -> str:
+        code = f": {self.code}" if self.code else ""
+        return f"{self.file}:{self.line} in {self.function}{code}"
+
+
+def has_value(node: fx.Node) -> bool:
+    return "val" in node.meta
+
+
+def value_of(node: fx.Node) -> object:
+    """The fake value (or tuple of them) that tracing saw for ``node``."""
+    assert "val" in node.meta, f"node {node.name} ({node.target}) carries no value"
+    return node.meta["val"]
+
+
+def set_value(node: fx.Node, value: object) -> None:
+    node.meta["val"] = value
+
+
+def is_state(node: fx.Node) -> bool:
+    """Whether a placeholder stands for a parameter or a buffer that the graph's own results do not replace."""
+    return bool(node.meta.get("precast_state", False))
+
+
+def mark_state(node: fx.Node) -> None:
+    node.meta["precast_state"] = True
+
+
+def updating_result_of(node: fx.Node) -> int | None:
+    """The number of the graph's result that is a placeholder's new value, if that may be written into its memory.
+
+    Whoever does so returns the input itself in that place.
+    """
+    number: int | None = node.meta.get("precast_updating_result")
+    return number
+
+
+def mark_updating_result(node: fx.Node, number: int) -> None:
+    node.meta["precast_updating_result"] = number
+
+
+def constant_sources_of(node: fx.Node) -> frozenset[str]:
+    """The names of the inputs that a constant of a graph was made of; none for one that was there from the start."""
+    sources: frozenset[str] = node.meta.get("precast_constant_sources", frozenset())
+    return sources
+
+
+def set_constant_sources(node: fx.Node, names: frozenset[str]) -> None:
+    node.meta["precast_constant_sources"] = names
+
+
+def tensor_of(node: fx.Node) -> torch.Tensor:
+    """The fake value of a node that is known to give exactly one tensor."""
+    value = value_of(node)
+    assert isinstance(value, torch.Tensor), f"node {node.name} gives {type(value).__name__}, not one tensor"
+    return value
+
+
+def stack_trace_of(node: fx.Node) -> str | None:
+    """The user's frames that led to ``node``, outermost first, in Python's traceback form."""
+    trace: str | None = node.stack_trace
+    return trace
+
+
+def source_line_of(node: fx.Node) -> SourceLine | None:
+    """The innermost line of the user's program that led to ``node``."""
+    frames = list(_FRAME.finditer(node.stack_trace or ""))
+    if not frames:
+        return None
+    last = frames[-1]
+    return SourceLine(last["file"], int(last["line"]), last["function"].strip(), (last["code"] or "").strip())
+
+
+def module_path_of(node: fx.Node) -> str:
+    """The dotted path of the submodule that ran ``node``; empty at the top."""
+    stack: dict[str, tuple[str, object]] = node.meta.get("nn_module_stack") or {}
+    return next(reversed(stack.values()))[0] if stack else ""
+
+
+def set_module_stack(node: fx.Node, stack: dict[str, tuple[str, str]]) -> None:
+    """Record the modules around ``node``, outermost first: key → (path, class name)."""
+    node.meta["nn_module_stack"] = stack
+
+
+def is_backward(node: fx.Node) -> bool:
+    """Whether the autograd engine, and not the user's forward, ran ``node``."""
+    return bool(node.meta.get("autograd_backward", False))
+
+
+def sequence_number_of(node: fx.Node) -> int | None:
+    """The autograd sequence number that a backward node shares with the forward op it differentiates."""
+    return node.meta.get("seq_nr")
+
+
+def set_autograd_origin(node: fx.Node, sequence_number: int, *, backward: bool) -> None:
+    node.meta["seq_nr"] = sequence_number
+    if backward:
+        node.meta["autograd_backward"] = True
+
+
+def forward_node_of(node: fx.Node) -> str | None:
+    """The name of the forward node whose derivative ``node`` helps to compute."""
+    return node.meta.get("forward_node")
+
+
+def set_forward_node(node: fx.Node, name: str) -> None:
+    node.meta["forward_node"] = name
+
+
+def copy_provenance(source: fx.Node, target: fx.Node) -> None:
+    """Make ``target`` tell the same story of origin as ``source``, wherever it does not tell its own."""
+    for key in ("stack_trace", "nn_module_stack", "seq_nr", "autograd_backward", "forward_node"):
+        if key in source.meta and key not in target.meta:
+            target.meta[key] = source.meta[key]
+
+
+def set_checkpoint_tag(node: fx.Node, region: int, policy: CheckpointPolicy) -> None:
+    """Record which region of ``torch.utils.checkpoint`` ``node`` belongs to, and what that wants done with it."""
+    node.meta["ac_graph_id"], node.meta["recompute"] = region, policy
+
+
+def copy_checkpoint_tag(source: fx.Node, target: fx.Node) -> None:
+    """Let ``target``, which stands for the same computation, belong to the same checkpoint region."""
+    for key in ("ac_graph_id", "recompute"):
+        if key in source.meta:
+            target.meta[key] = source.meta[key]
+
+
+def placeholders_of(graph: fx.Graph) -> list[fx.Node]:
+    """The graph's inputs, in order."""
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def results_of(graph: fx.Graph) -> tuple[Argument, ...]:
+    """What a flat graph returns: nodes and plain constants, in order."""
+    results = graph.output_node().args[0]
+    assert isinstance(results, (tuple, list)), "a flat graph returns one flat sequence"
+    return tuple(cast("tuple[Argument, ...]", results))

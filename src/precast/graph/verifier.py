@@ -1,0 +1,124 @@
+"""The rules that every program obeys, as a table. A stage that breaks one is found at once, by name."""
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import fx
+
+from precast.errors import VerifierError
+from precast.graph.nodes import has_value, source_line_of
+from precast.graph.program import Program
+from precast.graph.signature import InputKind
+
+Rule = Callable[[Program], Iterator[tuple[str, fx.Node | None]]]
+"""A rule yields what is wrong, and the node at which it is, if there is one."""
+
+_STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+# Arithmetic on symbolic sizes is traced as calls of Python's own functions.
+_PLAIN_FUNCTION_HOMES = {
+    operator.__name__,
+    "_operator",
+    math.__name__,
+    "torch",
+    "torch.fx.experimental.symbolic_shapes",
+}
+# Rounding of sizes; and switches of the surroundings, which a graph from before dispatch sets between its operators.
+_FURTHER_FUNCTIONS = (
+    round,
+    torch._C._set_grad_enabled,
+    torch.amp.autocast_mode._enter_autocast,
+    torch.amp.autocast_mode._exit_autocast,
+)
+
+
+def _graph_is_well_formed(program: Program) -> Iterator[tuple[str, fx.Node | None]]:
+    try:
+        program.graph.lint()
+    except RuntimeError as error:
+        yield str(error), None
+
+
+def _targets_are_operators(program: Program) -> Iterator[tuple[str, fx.Node | None]]:
+    for node in program.graph.nodes:
+        if node.op in ("call_module", "call_method"):
+            yield f"{node.op} of {node.target!r}, where only operators are allowed", node
+        elif node.op == "call_function" and not _is_operator(node.target):
+            yield f"unknown target {node.target!r}", node
+
+
+def _is_operator(target: object) -> bool:
+    if isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+        return True
+    if target in _FURTHER_FUNCTIONS:
+        return True
+    return callable(target) and getattr(target, "__module__", None) in _PLAIN_FUNCTION_HOMES
+
+
+def _every_node_has_a_value(program: Program) -> Iterator[tuple[str, fx.Node | None]]:
+    for node in program.graph.nodes:
+        if node.op in ("placeholder", "call_function") and not has_value(node):
+            yield "carries no traced value", node
+
+
+def _inputs_match_the_signature(program: Program) -> Iterator[tuple[str, fx.Node | None]]:
+    names = [node.name for node in program.placeholders]
+    promised = [spec.arg.name for spec in program.signature.inputs]
+    if names != promised:
+        yield f"placeholders are {names}, the signature says {promised}", None
+
+
+def _outputs_match_the_signature(program: Program) -> Iterator[tuple[str, fx.Node | None]]:
+    results, specs = program.results, program.signature.outputs
+    if len(results) != len(specs):
+        yield f"returns {len(results)} values, the signature says {len(specs)}", None
+        return
+    for result, spec in zip(results, specs, strict=True):
+        if isinstance(result, fx.Node) and result.name != spec.arg.name:
+            yield f"returns {result.name} where the signature says {spec.arg.name}", result
+
+
+def _state_is_complete(program: Program) -> Iterator[tuple[str, fx.Node | None]]:
+    wanted = [spec.target for spec in program.signature.inputs_of(*_STATE_KINDS)]
+    for name in wanted:
+        if name not in program.state:
+            yield f"state {name!r} is an input but no tensor is stored for it", None
+    for name in program.state:
+        if name not in wanted:
+            yield f"a tensor is stored for {name!r}, which is no input", None
+
+
+def _nothing_mutates(program: Program) -> Iterator[tuple[str, fx.Node | None]]:
+    if not program.functional:
+        return
+    for node in program.graph.nodes:
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+            yield f"{target} writes to its input in a functional program", node
+
+
+RULES: dict[str, Rule] = {
+    "graph is well formed": _graph_is_well_formed,
+    "targets are operators": _targets_are_operators,
+    "every node has a value": _every_node_has_a_value,
+    "inputs match the signature": _inputs_match_the_signature,
+    "outputs match the signature": _outputs_match_the_signature,
+    "state is complete": _state_is_complete,
+    "functional programs do not mutate": _nothing_mutates,
+}
+
+
+def verify(program: Program, *, after: str = "construction") -> None:
+    """Raise a ``VerifierError`` that lists every broken rule; do nothing for a sound program."""
+    broken = [(name, what, node) for name, rule in RULES.items() for what, node in rule(program)]
+    if not broken:
+        return
+    lines = [f"{name}: {f'node {node.name} ' if node else ''}{what}" for name, what, node in broken]
+    places = [line for _, _, node in broken if node is not None and (line := source_line_of(node))]
+    raise VerifierError(
+        f"The program is not sound after {after}.",
+        at=str(places[0]) if places else None,
+        why="; ".join(lines),
+        fix="If you edited the graph, restore what is named here; otherwise this is a bug of ours, please report it.",
+    )

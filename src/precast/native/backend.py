@@ -1,0 +1,176 @@
+"""The native backend as people choose it. The stages that make native code are loaded when something is compiled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from precast.backend import Backend
+from precast.cache import content_key, open_store, own_sources
+from precast.errors import BuildError
+from precast.native.standalone import StandaloneGraph, graph_of
+from precast.native.targets.cpu.build.built import Library, find_library
+from precast.native.targets.cpu.build.compiler import find_compiler
+from precast.options import Options, as_options
+from precast.runtime.entry import Entry, library_entries
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+    from precast.native.compiler import NativeGraph
+    from precast.native.graph_passes.freezing import FrozenGraph
+    from precast.native.profile import ProfiledGraphs
+
+_MAKERS = ("native", "graph", "ops", "runtime")
+"""Folders whose files decide what a graph is compiled to."""
+
+
+@dataclass(frozen=True)
+class NativeCompiler:
+    """Fused loops in C++, built by this machine's compiler; what has no native rule calls back into torch."""
+
+    options: Options | None = None
+    is_for_inference: bool = False
+    """Whether the graphs it is given are whole programs, of which nobody wants gradients."""
+
+    @cached_property
+    def profiled(self) -> ProfiledGraphs:
+        """What was compiled with ``profile=True``, to be asked for its times."""
+        from precast.native.profile import ProfiledGraphs
+
+        return ProfiledGraphs()
+
+    def with_options(self, options: Options) -> NativeCompiler:
+        return NativeCompiler(options, self.is_for_inference)
+
+    @property
+    def random_source(self) -> str:
+        """Whose numbers its programs draw."""
+        return as_options(self.options).random
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether parameters and buffers become constants at the first call, so that later calls need not read them."""
+        return bool(as_options(self.options).freeze)
+
+    def drawing_as_torch(self) -> NativeCompiler:
+        """The same with eager's numbers, which any compiler's backward can draw again."""
+        return self.with_options(replace(as_options(self.options), random="eager"))
+
+    @property
+    def cache_key(self) -> str:
+        """Tells apart what other sources of ours, or another C++ compiler, would make."""
+        options = as_options(self.options)
+        switches = (str(bool(options.freeze)), str(options.measure))
+        return content_key([own_sources(*_MAKERS), find_compiler(options.compiler).identity, *switches])
+
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph | FrozenGraph:
+        return self.start(graph_module, example_inputs)()
+
+    def get_ready(self, state: Sequence[torch.Tensor]) -> None:
+        """Begin to build the routines that programs over such state call, while they are traced."""
+        from precast.native.targets.cpu.build.library import build_early
+        from precast.native.targets.cpu.codegen.generate import routine_sources
+
+        options = as_options(self.options)
+        # That there is no compiler, say, is told to whoever needs it.
+        with suppress(BuildError, OSError):
+            build_early(routine_sources(_likely_routines(state)), store=open_store(options), compiler=options.compiler)
+
+    def start(
+        self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[[], NativeGraph | FrozenGraph]:
+        """Lower the graph and begin to build it; what is returned waits for that."""
+        from precast.native.compiler import start_or_freeze
+
+        return start_or_freeze(graph_module, self, as_options(self.options))
+
+    def store(self, compiled: Any) -> bytes | None:
+        # A profile is told in terms of the programs, which are not stored; constants are known at the first call only.
+        options = as_options(self.options)
+        if options.profile or options.freeze:
+            return None
+        data: bytes = compiled.stored.to_bytes()
+        return data
+
+    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph:
+        from precast.native.compiler import restore_graph
+
+        return restore_graph(data, graph_module, as_options(self.options))
+
+    def store_alone(self, compiled: Any) -> bytes | None:
+        """What ``restore_alone`` needs to make ``compiled`` again without its graph; None if this one cannot be."""
+        from precast.native.stored_graphs import graph_data
+
+        return None if self.store(compiled) is None else graph_data(compiled, compiled.stored)
+
+    def restore_alone(self, data: bytes) -> StandaloneGraph:
+        content = json.loads(data)
+        stored = content["stored"]
+        if not stored["programs"]:
+            return graph_of(content, ())
+        store = open_store(as_options(self.options))
+        with store.held():
+            library = find_library(stored["library"], tuple(stored["needs"]), store=store)
+            return graph_of(content, _open_entries(library, stored))
+
+
+def _likely_routines(state: Sequence[torch.Tensor]) -> set[str]:
+    """By the ranks of parameters: matrices are multiplied, images convolved."""
+    highest = max((each.ndim for each in state if each.requires_grad), default=0)
+    return {"matmul", "convolution"} if highest > 3 else {"matmul"} if highest > 1 else set()
+
+
+def _open_entries(library: Library, stored: Mapping[str, Any]) -> tuple[Entry, ...]:
+    """The entries of a library; what calls back into torch brings along the stage that knows how."""
+    if any(program["steps"] for program in stored["programs"]):
+        from precast.native.compiler import open_entries
+        from precast.native.stored_graphs import StoredGraph
+
+        return open_entries(library, StoredGraph.from_bytes(json.dumps(stored).encode()).programs)
+    return tuple(library_entries(library.path, needs=library.needs))
+
+
+def native_partition(
+    joint_module: fx.GraphModule, joint_inputs: Sequence[object], **others: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Split for native code; how that is done is loaded with the first graph."""
+    from precast.native import partition as stage
+
+    return stage.native_partition(joint_module, joint_inputs, **others)
+
+
+class LaterDecompositions(Mapping[Any, Callable[..., Any]]):
+    """The table of the rules there are, made when first looked at; copied and pickled by making it again."""
+
+    @cached_property
+    def _table(self) -> Mapping[Any, Callable[..., Any]]:
+        from precast.native.decompositions.table import native_decompositions
+
+        return native_decompositions()
+
+    def __getitem__(self, operator: Any) -> Callable[..., Any]:
+        return self._table[operator]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __reduce__(self) -> tuple[type[LaterDecompositions], tuple[()]]:
+        return LaterDecompositions, ()
+
+
+BACKEND = Backend(
+    "native",
+    NativeCompiler(),
+    inference_compiler=NativeCompiler(is_for_inference=True),
+    partition_fn=native_partition,
+    decompositions=LaterDecompositions(),
+)

@@ -1,0 +1,1 @@
+"""Operators in terms of others, for those that native code has no rule for."""

@@ -1,0 +1,1 @@
+"""Rewrites of a functional ATen graph before loops are made of it."""

@@ -1,0 +1,86 @@
+"""Memory with a name, an element type and a layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from precast.native.loops.index import Index, as_index, constant, product
+from precast.native.loops.memoize import hashed_once, remembered
+
+ITEM_SIZES = {
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+}  # fmt: skip
+FLOATING = frozenset({"f64", "f32", "f16", "bf16"})
+
+
+@hashed_once
+@dataclass(frozen=True)
+class Buffer:
+    """One tensor's memory. Names are unique in a program; strides count elements."""
+
+    name: str
+    dtype: str
+    shape: tuple[Index, ...]
+    strides: tuple[Index, ...]
+
+    @property
+    def is_one_number(self) -> bool:
+        """Whether it is known to hold a single element."""
+        return all(size == constant(1) for size in self.shape)
+
+    def lies_like(self, other: Buffer) -> bool:
+        """Whether one could take the place of the other."""
+        return (self.dtype, self.shape, self.strides) == (other.dtype, other.shape, other.strides)
+
+    def offset(self, indices: tuple[Index, ...]) -> Index:
+        """How many elements from the start the element at `indices` lies."""
+        assert len(indices) == len(self.shape), f"{self.name} has {len(self.shape)} dims, not {len(indices)}"
+        return _offset(indices, self.strides)
+
+    @property
+    def byte_size(self) -> Index:
+        """Memory from the first to the last element; for dense layouts, all of it."""
+        return product(self.shape) * ITEM_SIZES[self.dtype]
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.strides == contiguous_strides(self.shape)
+
+
+@dataclass(frozen=True)
+class View:
+    """A strided window on a buffer: what library calls read and write."""
+
+    buffer: Buffer
+    shape: tuple[Index, ...]
+    strides: tuple[Index, ...]
+    offset: Index
+
+    @property
+    def dtype(self) -> str:
+        return self.buffer.dtype
+
+
+@remembered
+def _offset(indices: tuple[Index, ...], strides: tuple[Index, ...]) -> Index:
+    total = constant(0)
+    for position, stride in zip(indices, strides, strict=True):
+        total = total + position * stride
+    return total
+
+
+def contiguous_strides(shape: tuple[Index, ...]) -> tuple[Index, ...]:
+    """Row-major strides. A dimension of size 0 counts as 1, as in PyTorch."""
+    strides = [constant(1)]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * (constant(1) if size.constant == 0 else size))
+    return tuple(reversed(strides)) if shape else ()
+
+
+def contiguous_buffer(name: str, dtype: str, shape: tuple[Index | int, ...]) -> Buffer:
+    sizes = tuple(map(as_index, shape))
+    return Buffer(name, dtype, sizes, contiguous_strides(sizes))
+
+
+def whole(buffer: Buffer) -> View:
+    return View(buffer, buffer.shape, buffer.strides, constant(0))

@@ -1,0 +1,305 @@
+"""Runs loop programs on torch tensors, whole arrays at a time: slow, simple, and the judge of every transform.
+
+Each loop variable becomes one axis of a broadcast array; a load is a gather at computed offsets, an accumulator a
+reduction over the axes of its loop.
+
+Philox 4x32-10 on whole arrays: the same bits as ``random_bits`` of the generated code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from precast.native.loops.buffers import Buffer, View
+from precast.native.loops.index import Computed, Index, Symbol, Variable, evaluate
+from precast.native.loops.program import (
+    Accumulate,
+    Check,
+    FallbackStep,
+    Kernel,
+    KernelGroup,
+    LibraryCall,
+    Loop,
+    LoopProgram,
+    SizeSource,
+    Statement,
+    Step,
+    Store,
+    variables_of,
+)
+from precast.native.loops.routines import finish, run_routine
+from precast.native.loops.scalars import (
+    Accumulated,
+    Accumulator,
+    Apply,
+    Cast,
+    Constant,
+    IndexValue,
+    Load,
+    Named,
+    Scalar,
+    walk,
+)
+
+_WORD = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+
+def random_bits(seed: torch.Tensor, number: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """64 random bits for each element of the three arrays, which are broadcast together."""
+    (a, b), (c, d), (first_key, second_key) = map(_words, (place, number, seed))
+    for _ in range(_ROUNDS):
+        # A product of two words wraps in 64 signed bits, and its halves are still right.
+        (low_left, high_left), (low_right, high_right) = _words(a * _MULTIPLIERS[0]), _words(c * _MULTIPLIERS[1])
+        a, b, c, d = high_right ^ b ^ first_key, low_right, high_left ^ d ^ second_key, low_left
+        first_key, second_key = (first_key + _KEY_STEPS[0]) & _WORD, (second_key + _KEY_STEPS[1]) & _WORD
+    return a | (b << 32)
+
+
+def _words(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The low and the high 32 bits."""
+    return value & _WORD, (value >> 32) & _WORD
+
+
+DTYPES = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
+    "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
+}  # fmt: skip
+
+_COMBINATIONS = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin"}
+
+Tensors = tuple[torch.Tensor, ...]
+Fallback = Callable[[FallbackStep, Tensors], Tensors]
+
+
+def _by_any(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A division that does not fail: whole arrays are computed, also of what loops without iterations never divide."""
+
+    def divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return function(a, b if b.is_floating_point() else torch.where(b == 0, 1, b))
+
+    return divided
+
+
+_SPECIAL: dict[str, Callable[..., torch.Tensor]] = {
+    "div_floor": _by_any(partial(torch.div, rounding_mode="floor")),
+    "div_trunc": _by_any(partial(torch.div, rounding_mode="trunc")),
+    "fmod": _by_any(torch.fmod),
+    "remainder": _by_any(torch.remainder),
+    "is_inf": torch.isinf,
+    "is_nan": torch.isnan,
+    "random_bits": random_bits,
+    "trigamma": partial(torch.polygamma, 1),
+}
+_REDUCERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": lambda values: values.sum(-1, dtype=values.dtype),
+    "prod": lambda values: values.prod(-1, dtype=values.dtype),
+    "max": lambda values: values.amax(-1),
+    "min": lambda values: values.amin(-1),
+    "any": lambda values: values.any(-1),
+    "all": lambda values: values.all(-1),
+}
+
+
+def interpret(program: LoopProgram, inputs: Sequence[torch.Tensor], fallback: Fallback | None = None) -> Tensors:
+    """Run `program`; outputs come back with the strides of their buffers, and what it updates is updated."""
+    run = _Run(sizes_of(program, inputs), fallback)
+    for buffer, tensor in zip(program.inputs, inputs, strict=True):
+        run.memory[buffer] = run.allocate(buffer)
+        _distinct(run.window(buffer)).copy_(_distinct(tensor, like=run.window(buffer)))
+    for step in program.steps:
+        run.step(step)
+    for buffer, tensor in zip(program.inputs, inputs, strict=True):
+        if buffer in program.written_inputs:
+            tensor.copy_(run.window(buffer))
+    return tuple(run.window(buffer) for buffer in program.outputs)
+
+
+def sizes_of(program: LoopProgram, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+    """The program's sizes in a call with these inputs."""
+    return {source.symbol: _size(source, inputs[source.position]) for source in program.sizes}
+
+
+def _distinct(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """The part of a tensor that has each element once, where expanding `like` repeated them."""
+    for dimension, stride in enumerate((tensor if like is None else like).stride()):
+        tensor = tensor.narrow(dimension, 0, min(tensor.shape[dimension], 1)) if stride == 0 else tensor
+    return tensor
+
+
+def _beginning(kind: str, dtype: torch.dtype) -> float:
+    if dtype.is_floating_point:
+        return -math.inf if kind == "max" else math.inf
+    limits = torch.iinfo(dtype)
+    return limits.min if kind == "max" else limits.max
+
+
+def _size(source: SizeSource, tensor: torch.Tensor) -> int:
+    read = int(tensor) if source.dimension is None else tensor.shape[source.dimension]
+    return (read - source.offset) // source.factor
+
+
+class _Run:
+    def __init__(self, sizes: Mapping[str, int], fallback: Fallback | None):
+        self.sizes, self.fallback = sizes, fallback
+        self.memory: dict[Buffer, torch.Tensor] = {}
+        self.grid: dict[Variable, torch.Tensor] = {}
+        self.results: dict[Accumulator, torch.Tensor] = {}
+
+    def number(self, value: Index) -> int:
+        return evaluate(value, lambda atom: self.sizes[atom.name])
+
+    def positions(self, value: Index) -> torch.Tensor:
+        def resolve(atom: Symbol | Variable | Computed) -> int:
+            # Arrays follow the same arithmetic as numbers; `evaluate` only adds, multiplies, divides and takes rests.
+            if isinstance(atom, Computed):
+                return self.value(atom.value)  # type: ignore[return-value]
+            return self.sizes[atom.name] if isinstance(atom, Symbol) else self.grid[atom]  # type: ignore[return-value]
+
+        return torch.as_tensor(evaluate(value, resolve))
+
+    def allocate(self, buffer: Buffer) -> torch.Tensor:
+        extents = zip(buffer.shape, buffer.strides, strict=True)
+        length = 1 + sum(max(self.number(size) - 1, 0) * self.number(stride) for size, stride in extents)
+        return torch.zeros(length, dtype=DTYPES[buffer.dtype])
+
+    def storage(self, buffer: Buffer) -> torch.Tensor:
+        if buffer not in self.memory:
+            self.memory[buffer] = self.allocate(buffer)
+        return self.memory[buffer]
+
+    def window(self, view: Buffer | View) -> torch.Tensor:
+        buffer, offset = (view, 0) if isinstance(view, Buffer) else (view.buffer, self.number(view.offset))
+        shape, strides = [self.number(size) for size in view.shape], [self.number(stride) for stride in view.strides]
+        return self.storage(buffer).as_strided(shape, strides, offset)
+
+    def read(self, view: View) -> torch.Tensor:
+        """What a view shows, also from back to front, which torch has no views for."""
+        backwards = [axis for axis, stride in enumerate(view.strides) if self.number(stride) < 0]
+        if not backwards:
+            return self.window(view)
+        first, strides = view.offset, list(view.strides)
+        for axis in backwards:
+            first += (view.shape[axis] - 1) * strides[axis]
+            strides[axis] *= -1
+        return self.window(replace(view, offset=first, strides=tuple(strides))).flip(backwards)
+
+    def step(self, step: Step) -> None:
+        match step:
+            case Kernel():
+                self.enter_kernel(step)
+            case KernelGroup():
+                for member in step.members:
+                    self.enter_kernel(member)
+            case LibraryCall():
+                numbers = [self.number(number) for number in step.numbers]
+                inputs, outputs = list(map(self.read, step.inputs)), list(map(self.window, step.outputs))
+                if not any(output.numel() for output in outputs):
+                    return
+                first, *others = inputs[: len(step.own_inputs)]
+                own = [finish(first, step.prologue, inputs), *others]
+                results = run_routine(step.routine, own, [each.shape for each in outputs], numbers)
+                for output, result in zip(outputs, results, strict=True):
+                    output.copy_(finish(result, step.epilogue, inputs))
+            case Check():
+                if self.window(step.failed).item():
+                    raise (IndexError if step.error == "index" else RuntimeError)(step.message)
+            case FallbackStep():
+                assert self.fallback is not None, f"{step.name} falls back to {step.operator} and nobody runs it"
+                results = self.fallback(step, tuple(map(self.window, step.inputs)))
+                for buffer, result in zip(step.outputs, results, strict=True):
+                    self.window(buffer).copy_(result)
+
+    def enter_kernel(self, kernel: Kernel) -> None:
+        variables = tuple(dict.fromkeys(variables_of(kernel.body)))
+        self.grid = {
+            variable: torch.arange(self.number(variable.extent)).reshape(
+                [-1 if other == axis else 1 for other in range(len(variables))]
+            )
+            for axis, variable in enumerate(variables)
+        }
+        self.run_body(kernel.body, {}, ())
+
+    def run_body(
+        self, body: tuple[Statement, ...], declared: dict[Accumulator, int], active: tuple[Variable, ...]
+    ) -> None:
+        for statement in body:
+            match statement:
+                case Loop(variables, inner, accumulators):
+                    depth = len(active)
+                    self.run_body(inner, declared | dict.fromkeys(accumulators, depth), active + variables)
+                case Store():
+                    self.store(statement, active)
+                case Accumulate(accumulator, value):
+                    reduced = active[declared[accumulator] :]
+                    self.results[accumulator] = self.reduce(accumulator, self.value(value), reduced, active)
+
+    def store(self, store: Store, active: tuple[Variable, ...]) -> None:
+        offsets = self.spread(self.positions(store.buffer.offset(store.indices)), active).flatten()
+        values = self.spread(self.value(store.value), active).flatten()
+        if store.guard is not None:
+            is_written = self.spread(self.value(store.guard), active).flatten()
+            offsets, values = offsets[is_written], values[is_written]
+        target = self.storage(store.buffer)
+        if store.combine is None:
+            target[offsets] = values
+        else:
+            target.scatter_reduce_(0, offsets, values.to(target.dtype), _COMBINATIONS[store.combine])
+
+    def spread(self, values: torch.Tensor, active: tuple[Variable, ...]) -> torch.Tensor:
+        """Give `values` its full extent along the axes of `active`."""
+        return values.broadcast_to(torch.broadcast_shapes(values.shape, *(self.grid[each].shape for each in active)))
+
+    def reduce(
+        self, accumulator: Accumulator, values: torch.Tensor, over: tuple[Variable, ...], active: tuple[Variable, ...]
+    ) -> torch.Tensor:
+        values = self.spread(values, active)
+        axes = [list(self.grid).index(variable) for variable in over]
+        kept = [axis for axis in range(values.ndim) if axis not in axes]
+        count = math.prod(values.shape[axis] for axis in axes)
+        rows = values.permute([*kept, *axes]).reshape([*(values.shape[axis] for axis in kept), count])
+        if count == 0 and accumulator.kind in ("max", "min"):
+            # Torch has no largest of nothing; machine code begins with this.
+            rows = rows.new_full((*rows.shape[:-1], 1), _beginning(accumulator.kind, rows.dtype))
+        reduced = _REDUCERS[accumulator.kind](rows)
+        return reduced.reshape([1 if axis in axes else values.shape[axis] for axis in range(values.ndim)])
+
+    def value(self, root: Scalar) -> torch.Tensor:
+        values: dict[int, torch.Tensor] = {}
+        for scalar in walk(root):
+            values[id(scalar)] = self.compute(scalar, values)
+        return values[id(root)]
+
+    def compute(self, scalar: Scalar, values: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        match scalar:
+            case Load(buffer, indices, guard):
+                offsets = self.positions(buffer.offset(indices))
+                if guard is None:
+                    return self.storage(buffer)[offsets]
+                is_read = values[id(guard)]
+                offsets, is_read = torch.broadcast_tensors(offsets, is_read)
+                loaded = self.storage(buffer)[torch.where(is_read, offsets, 0)]
+                return torch.where(is_read, loaded, torch.zeros_like(loaded))
+            case Constant(number, dtype):
+                return torch.tensor(number, dtype=DTYPES[dtype])
+            case IndexValue(position, dtype):
+                return self.positions(position).to(DTYPES[dtype])
+            case Apply(operation, arguments, _):
+                function = _SPECIAL.get(operation) or getattr(torch, operation, None)
+                function = function or getattr(torch.special, operation)
+                result = function(*(values[id(argument)] for argument in arguments))
+                assert isinstance(result, torch.Tensor)
+                return result
+            case Cast(inner, dtype):
+                return values[id(inner)].to(DTYPES[dtype])
+            case Named(_, inner):
+                return values[id(inner)]
+            case Accumulated(accumulator):
+                return self.results[accumulator]

@@ -1,0 +1,395 @@
+"""Loop nests, calls of library routines, and the program that runs them in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from precast.native.loops.buffers import Buffer, View
+from precast.native.loops.index import Index, Variable
+from precast.native.loops.scalars import (
+    Accumulated,
+    Accumulator,
+    Load,
+    Scalar,
+    computed_values,
+    rewrite,
+    rewrite_indices,
+    walk,
+)
+
+
+class _Computing:
+    """A statement that computes values."""
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """All that it reads, operands before users."""
+        return tuple(value for value in walk(*self._values()) if isinstance(value, Load))
+
+    @cached_property
+    def accumulated(self) -> tuple[Accumulator, ...]:
+        """The accumulators whose results it uses."""
+        return tuple(value.accumulator for value in walk(*self._values()) if isinstance(value, Accumulated))
+
+    def _values(self) -> tuple[Scalar, ...]:
+        assert isinstance(self, Store | Accumulate), "these are the statements that compute"
+        return statement_values(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Store(_Computing):
+    """Write one element: nothing where `guard` is false; with `combine` (sum, prod, max, min), into what is there.
+
+    Iterations may meet in one element only through computed subscripts; they then take effect in the order of the loop.
+    """
+
+    buffer: Buffer
+    indices: tuple[Index, ...]
+    value: Scalar
+    guard: Scalar | None = None
+    combine: str | None = None
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether this writes its own element for certain."""
+        return self.guard is None and self.combine is None and not any(index.computed for index in self.indices)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return (self,)
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulate(_Computing):
+    """Combine one more value into an accumulator of an enclosing loop."""
+
+    accumulator: Accumulator
+    value: Scalar
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """Run `body` for all values of `variables`, in any order: iterations are tied only by accumulators.
+
+    `accumulators` start at their neutral value before the loop and hold their result after it.
+    """
+
+    variables: tuple[Variable, ...]
+    body: tuple[Statement, ...]
+    accumulators: tuple[Accumulator, ...] = ()
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """All that is read inside, each once."""
+        return tuple(dict.fromkeys(load for statement in self.body for load in statement.loads))
+
+    @cached_property
+    def stores(self) -> tuple[Store, ...]:
+        """All that is written inside."""
+        return tuple(store for statement in self.body for store in statement.stores)
+
+
+Statement = Store | Accumulate | Loop
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One loop nest. `origins` are the graph nodes it computes, ``name: op``, for people."""
+
+    name: str
+    body: tuple[Statement, ...]
+    origins: tuple[str, ...] = ()
+
+    @cached_property
+    def written(self) -> tuple[Buffer, ...]:
+        return tuple(dict.fromkeys(store.buffer for store in stores_of(self.body)))
+
+    @cached_property
+    def read(self) -> tuple[Buffer, ...]:
+        return tuple(dict.fromkeys(load.buffer for load in loads_of(self.body)))
+
+
+@dataclass(frozen=True, eq=False)
+class KernelGroup:
+    """Kernels that do the same to different tensors, of whatever sizes: they run as one.
+
+    Their patterns (`canonical.pattern_of`) are equal, and none touches what another writes.
+    """
+
+    name: str
+    members: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        writers = Counter(buffer for each in self.members for buffer in each.written)
+        touching = Counter(buffer for each in self.members for buffer in {*each.read, *each.written})
+        assert all(touching[buffer] == 1 for buffer in writers), f"members of {self.name} depend on each other"
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(origin for each in self.members for origin in each.origins))
+
+    @cached_property
+    def written(self) -> tuple[Buffer, ...]:
+        return tuple(buffer for each in self.members for buffer in each.written)
+
+    @cached_property
+    def read(self) -> tuple[Buffer, ...]:
+        return tuple(dict.fromkeys(buffer for each in self.members for buffer in each.read))
+
+
+FINISHES = {
+    "add": 2, "mul": 2, "relu": 1, "relu6": 1, "gelu": 1, "gelu_doubled": 1, "gelu_tanh": 1, "silu": 1, "tanh": 1,
+    "sigmoid": 1, "hardswish": 1,
+}  # fmt: skip
+"""Operations of prologues and epilogues → how many operands they take."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What a routine does to each element of its result before it writes it: an operation of `FINISHES`.
+
+    A binary operation takes its second operand from input number `operand`, which has the result's shape; where it
+    is the same along a dimension, with stride 0. In a prologue, the same with the routine's first input, as it is read.
+    """
+
+    operation: str
+    operand: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LibraryCall:
+    """A call of a routine of the support library, e.g. ``matmul``.
+
+    Inputs that only the `prologue` or the `epilogue` reads come after those of the routine.
+    """
+
+    name: str
+    routine: str
+    inputs: tuple[View, ...]
+    outputs: tuple[View, ...]
+    origins: tuple[str, ...] = ()
+    numbers: tuple[Index, ...] = ()
+    epilogue: tuple[Finish, ...] = ()
+    prologue: tuple[Finish, ...] = ()
+
+    @property
+    def own_inputs(self) -> tuple[View, ...]:
+        """The routine's inputs without those of the prologue and the epilogue."""
+        others = sum(each.operand is not None for each in (*self.prologue, *self.epilogue))
+        return self.inputs[: len(self.inputs) - others]
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """Fail if `failed`, one bool, is true: with `error` (index or value) and `message`."""
+
+    name: str
+    failed: Buffer
+    error: str
+    message: str
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands, among a fallback's arguments, for its n-th input."""
+
+    position: int
+
+
+Argument = Slot | Index | None | bool | int | float | str | tuple["Argument", ...]
+
+
+@dataclass(frozen=True, eq=False)
+class FallbackStep:
+    """An operator without a native rule: the program's owner is called back with the inputs and writes the outputs."""
+
+    name: str
+    operator: str
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    arguments: tuple[Argument, ...]
+    keyword_arguments: tuple[tuple[str, Argument], ...] = ()
+    origins: tuple[str, ...] = ()
+    at: str | None = None
+
+
+Step = Kernel | KernelGroup | LibraryCall | FallbackStep | Check
+
+
+@dataclass(frozen=True)
+class SizeSource:
+    """Where a dynamic size is read at the call: a dimension of input number `position`, or, with None, its value.
+
+    What is read there is `factor` times the size, plus `offset`. `example` is what the size was when it was traced.
+    """
+
+    symbol: str
+    position: int
+    dimension: int | None
+    factor: int = 1
+    offset: int = 0
+    example: int | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class InputUpdate:
+    """A result that is the new value of an input, and may be written there; `after` are steps that may fail before.
+
+    By name: those that the user's program runs before it changes the input.
+    """
+
+    result: Buffer
+    input: Buffer
+    after: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class LoopProgram:
+    """Steps in order. Every buffer that is no input is written before it is read; outputs are never inputs.
+
+    `results` is what the graph returns; its buffers are the outputs, its other members need no running. `updates` says
+    which of them may be written into inputs; one that is written there is no result any more.
+    """
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    results: tuple[Buffer | Index | None, ...]
+    sizes: tuple[SizeSource, ...]
+    steps: tuple[Step, ...]
+    updates: tuple[InputUpdate, ...] = ()
+
+    @cached_property
+    def written_inputs(self) -> frozenset[Buffer]:
+        """The inputs that hold new values when the program has run."""
+        return frozenset(self.inputs).intersection(buffer for step in self.steps for buffer in written_by(step))
+
+    @property
+    def outputs(self) -> tuple[Buffer, ...]:
+        return tuple(result for result in self.results if isinstance(result, Buffer))
+
+    @property
+    def routines(self) -> frozenset[str]:
+        """The routines that are called."""
+        return frozenset(step.routine for step in self.steps if isinstance(step, LibraryCall))
+
+    @property
+    def temporaries(self) -> tuple[Buffer, ...]:
+        """What lives in the arena, in the order of first use."""
+        known = {*self.inputs, *self.outputs}
+        found = dict.fromkeys(buffer for step in self.steps for buffer in (*written_by(step), *read_by(step)))
+        return tuple(buffer for buffer in found if buffer not in known)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where temporaries lie in the arena: offsets in bytes, and its size; expressions of the program's sizes."""
+
+    offsets: dict[Buffer, Index]
+    arena_size: Index
+
+
+def with_steps(program: LoopProgram, steps: Sequence[Step]) -> LoopProgram:
+    """The program with other steps; the same object if they are the same."""
+    same = len(steps) == len(program.steps) and all(a is b for a, b in zip(steps, program.steps, strict=True))
+    return program if same else replace(program, steps=tuple(steps))
+
+
+def statements_of(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    """All statements at any depth, a loop before its body."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, Loop):
+            yield from statements_of(statement.body)
+
+
+def values_of(body: tuple[Statement, ...]) -> tuple[Scalar, ...]:
+    """All that is stored and accumulated, and what decides where, in order."""
+    return tuple(value for statement in statements_of(body) if not isinstance(statement, Loop)
+                 for value in statement_values(statement))  # fmt: skip
+
+
+def statement_values(statement: Store | Accumulate) -> tuple[Scalar, ...]:
+    """Subscripts that are computed, the guard, and, last, the value."""
+    if isinstance(statement, Accumulate):
+        return (statement.value,)
+    guard = () if statement.guard is None else (statement.guard,)
+    return (*computed_values(statement.indices), *guard, statement.value)
+
+
+def rewrite_statement(
+    statement: Store | Accumulate, change: Callable[[Scalar], Scalar], memo: dict[int, Scalar]
+) -> Store | Accumulate:
+    """Rebuild every scalar of a statement, as `scalars.rewrite` does; the same object if nothing changed."""
+    old = statement_values(statement)
+    new = [rewrite(value, change, memo) for value in old]
+    if all(before is after for before, after in zip(old, new, strict=True)):
+        return statement
+    if isinstance(statement, Accumulate):
+        return replace(statement, value=new[-1])
+    guard = None if statement.guard is None else new[-2]
+    indices = rewrite_indices(statement.indices, change, memo)
+    return replace(statement, indices=indices, guard=guard, value=new[-1])
+
+
+def loads_of(body: tuple[Statement, ...]) -> Iterator[Load]:
+    """All that is read, each once, in the order of `walk`."""
+    return iter(dict.fromkeys(load for statement in body for load in statement.loads))
+
+
+def accumulated_in(body: tuple[Statement, ...]) -> set[Accumulator]:
+    """The accumulators whose results are used."""
+    computing = (statement for statement in statements_of(body) if not isinstance(statement, Loop))
+    return {each for statement in computing for each in statement.accumulated}
+
+
+def declared_in(body: tuple[Statement, ...]) -> set[Accumulator]:
+    """The accumulators of all loops."""
+    return {each for loop in statements_of(body) if isinstance(loop, Loop) for each in loop.accumulators}
+
+
+def stores_of(body: tuple[Statement, ...]) -> tuple[Store, ...]:
+    return tuple(store for statement in body for store in statement.stores)
+
+
+def variables_of(body: tuple[Statement, ...]) -> tuple[Variable, ...]:
+    loops = (statement for statement in statements_of(body) if isinstance(statement, Loop))
+    return tuple(variable for loop in loops for variable in loop.variables)
+
+
+def written_by(step: Step) -> tuple[Buffer, ...]:
+    match step:
+        case Kernel() | KernelGroup():
+            return step.written
+        case LibraryCall():
+            return tuple(view.buffer for view in step.outputs)
+        case FallbackStep():
+            return step.outputs
+        case Check():
+            return ()
+
+
+def read_by(step: Step) -> tuple[Buffer, ...]:
+    match step:
+        case Kernel() | KernelGroup():
+            return step.read
+        case LibraryCall():
+            return tuple(view.buffer for view in step.inputs)
+        case FallbackStep():
+            return step.inputs
+        case Check():
+            return (step.failed,)
+
+
+def reader_counts(program: LoopProgram) -> Counter[Buffer]:
+    """How many steps read each buffer; whoever is given a result counts as one more."""
+    readers = Counter(buffer for step in program.steps for buffer in read_by(step))
+    readers.update(program.outputs)
+    return readers

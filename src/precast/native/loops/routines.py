@@ -1,0 +1,187 @@
+"""What the routines of the support library compute, said with torch: the oracle for library calls."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.nn import functional
+
+from precast.native.loops.program import Finish
+
+Tensors = Sequence[torch.Tensor]
+Shapes = Sequence[Sequence[int]]
+
+
+def run_routine(routine: str, inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    """The outputs of a library call; `shapes` are theirs."""
+    return _ROUTINES[routine](inputs, shapes, numbers)
+
+
+def finish(result: torch.Tensor, epilogue: Sequence[Finish], inputs: Tensors) -> torch.Tensor:
+    """A routine's result after its epilogue, or its first input after its prologue; `inputs` are all of the call's."""
+    for each in epilogue:
+        operands = () if each.operand is None else (inputs[each.operand],)
+        result = _FINISHES[each.operation](result, *operands)
+    return result
+
+
+def _matmul(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    left, right = inputs
+    return (left @ right,)
+
+
+def _geometry(rank: int, numbers: Sequence[int]) -> tuple[object, ...]:
+    """Arguments of torch's convolution operators."""
+    spatial = rank - 2
+    stride, padding, dilation = (list(numbers[1 + n * spatial :][:spatial]) for n in range(3))
+    return stride, padding, dilation, False, [0] * spatial, numbers[0]
+
+
+def _padded(
+    source: torch.Tensor, weights: Sequence[int], result: Sequence[int], numbers: Sequence[int]
+) -> torch.Tensor:
+    """What a convolution reads, zeros around it included; how many follow it is seen from the result."""
+    spatial, pads = source.ndim - 2, list[int]()
+    for dim in reversed(range(spatial)):
+        stride, before, dilation = (numbers[1 + part * spatial + dim] for part in range(3))
+        reach = (result[2 + dim] - 1) * stride + (weights[2 + dim] - 1) * dilation + 1
+        pads += [before, reach - before - source.shape[2 + dim]]
+    return functional.pad(source, pads)
+
+
+def _unpadded(rank: int, numbers: Sequence[int]) -> tuple[object, ...]:
+    """Arguments of torch's convolution operators for what is padded already."""
+    stride, _, *others = _geometry(rank, numbers)
+    return stride, [0] * (rank - 2), *others
+
+
+def _convolution(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    source, weights = inputs
+    padded = _padded(source, weights.shape, shapes[0], numbers)
+    return (torch.ops.aten.convolution(padded, weights, None, *_unpadded(source.ndim, numbers)),)
+
+
+def _convolution_backward_data(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    gradient, weights = inputs
+    source = gradient.new_empty(shapes[0])
+    geometry = _geometry(source.ndim, numbers)
+    mask = [True, False, False]
+    return torch.ops.aten.convolution_backward(gradient, source, weights, None, *geometry, mask)[:1]  # type: ignore[no-any-return]
+
+
+def _convolution_backward_weights(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    source, gradient = inputs
+    weights = source.new_empty(shapes[0])
+    geometry, padded = _unpadded(source.ndim, numbers), _padded(source, shapes[0], gradient.shape, numbers)
+    mask = [False, True, False]
+    return torch.ops.aten.convolution_backward(gradient, padded, weights, None, *geometry, mask)[1:2]  # type: ignore[no-any-return]
+
+
+def _sort(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    dim, is_descending = numbers
+    values, places = torch.sort(inputs[0], dim=dim, descending=bool(is_descending), stable=True)
+    kept = shapes[0][dim] if shapes[0] else 1
+    return (values, places) if not values.ndim else (values.narrow(dim, 0, kept), places.narrow(dim, 0, kept))
+
+
+def _scores(query: torch.Tensor, key: torch.Tensor, mask: Tensors, numbers: Sequence[int]) -> torch.Tensor:
+    """What attention takes the softmax of."""
+    is_causal, _, scale_bits = numbers
+    # Of vectors without elements there is nothing to scale.
+    scale = max(query.shape[-1], 1) ** -0.5 if scale_bits < 0 else _float_of(scale_bits)
+    scores = query.float() @ key.float().transpose(-1, -2) * scale
+    for each in mask:
+        scores = scores + each.float()
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1) if is_causal else torch.tensor(False)
+    return scores.masked_fill(hidden, -torch.inf)
+
+
+def _float_of(bits: int) -> float:
+    number: float = struct.unpack("f", struct.pack("I", bits))[0]
+    return number
+
+
+def _attention(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    query, key, value, *mask = inputs
+    scores = _scores(query, key, mask, numbers)
+    sums = scores.logsumexp(-1)
+    # A row that sees nothing.
+    sums = sums.masked_fill(sums == -torch.inf, 0)
+    weights = (scores - sums[..., None]).exp()
+    return (weights @ value.float()).to(query.dtype), sums
+
+
+def _attention_backward(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    slope, query, key, value, _, _, *mask = inputs
+    with torch.enable_grad():
+        leaves = [each.detach().requires_grad_() for each in (query, key, value)]
+        result, _ = _attention((*leaves, *mask), shapes, numbers)
+        return torch.autograd.grad(result, leaves, slope)
+
+
+SCAN_KINDS = ("sum", "prod", "max", "min", "logsumexp")
+
+
+def _scan(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    dim, kind = numbers
+    (source,) = inputs
+    match SCAN_KINDS[kind]:
+        case "sum":
+            return (source.cumsum(dim, dtype=source.dtype),)
+        case "prod":
+            return (source.cumprod(dim, dtype=source.dtype),)
+        case "logsumexp":
+            return (source.logcumsumexp(dim),)
+        case extreme:
+            return tuple(source.cummax(dim) if extreme == "max" else source.cummin(dim))
+
+
+def _search(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    is_right, has_order = numbers
+    ordered, values, *order = inputs
+    sorter = order[0].contiguous() if has_order else None
+    found = torch.searchsorted(ordered.contiguous(), values.contiguous(), right=bool(is_right), sorter=sorter)
+    return (found,)
+
+
+def _grouped_product(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    left, right, ends = inputs
+    (is_sum,) = numbers
+    result, start = left.new_zeros(*shapes[0]), 0
+    for group, end in enumerate(ends.tolist()):
+        if is_sum:
+            result[group] = left[start:end].T @ right[start:end]
+        else:
+            result[start:end] = left[start:end] @ right[group]
+        start = end
+    return (result,)
+
+
+_FINISHES: dict[str, Callable[..., torch.Tensor]] = {
+    "add": torch.add,
+    "mul": torch.mul,
+    "relu": torch.relu,
+    "relu6": functional.relu6,
+    "gelu": functional.gelu,
+    "gelu_doubled": functional.gelu,
+    "gelu_tanh": lambda value: functional.gelu(value, approximate="tanh"),
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "hardswish": functional.hardswish,
+}
+_ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
+    "attention": _attention,
+    "attention_backward": _attention_backward,
+    "convolution": _convolution,
+    "convolution_backward_data": _convolution_backward_data,
+    "convolution_backward_weights": _convolution_backward_weights,
+    "depthwise_convolution": _convolution,
+    "grouped_product": _grouped_product,
+    "matmul": _matmul,
+    "scan": _scan,
+    "search": _search,
+    "sort": _sort,
+}

@@ -1,0 +1,83 @@
+"""Legality of loop programs, as a table of rules: what every pass must leave true.
+
+==============  ========================================================================================
+``structure``   types agree; accumulators are used by and after their loops
+``bounds``      every load and store lies inside its buffer, or is guarded
+``dependences`` iterations, which run in any order, do not touch what others write
+``calls``       routines get the types, shapes and views that they expect
+``lifetimes``   what is read was written; nothing is overwritten that is needed; arena places lie apart
+==============  ========================================================================================
+
+``proofs`` finds out what holds for all variables and sizes; what it cannot prove, ``enumeration`` tries out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from weakref import WeakSet
+
+from precast.native.loops.printer import print_step
+from precast.native.loops.program import Check, Kernel, KernelGroup, LibraryCall, LoopProgram, Plan, Step
+from precast.native.loops.verifier.bounds import misused, outside
+from precast.native.loops.verifier.calls import misfits
+from precast.native.loops.verifier.dependences import conflicts
+from precast.native.loops.verifier.enumeration import Sizes
+from precast.native.loops.verifier.lifetimes import confused, examples_of, misordered, overlapping, unclear
+
+KERNEL_RULES: tuple[Callable[[Kernel, Sizes], Iterator[str]], ...] = (misused, outside, conflicts)
+MOST_FAULTS = 8
+
+
+class IllegalLoopProgramError(AssertionError):
+    """A pass, or a lowering rule, made a program that must not run: a bug of ours, and no mistake of the user's."""
+
+
+def verify_loops(program: LoopProgram, *, after: str, before: LoopProgram | None = None) -> None:
+    """Raise if a rule is broken, naming what ran last; `before` is the program whose buffers were given to others."""
+    examples = examples_of(program)
+    for step in program.steps:
+        if step not in _right:
+            _refuse(
+                faults_of(step, examples), f"{program.name}, after {after}, at {step.name}", partial(print_step, step)
+            )
+            _right.add(step)
+    _refuse(misordered(program), f"{program.name}, after {after}")
+    if before is not None:
+        _refuse(confused(before, program), f"{program.name}, after {after}")
+
+
+def verify_plan(program: LoopProgram, plan: Plan) -> None:
+    """Raise if buffers that live at the same time share memory."""
+    _refuse(overlapping(program, plan), f"{program.name}, after planning memory")
+
+
+# Steps never change, and most of them outlive many passes.
+_right: WeakSet[Step] = WeakSet()
+
+
+def faults_of(step: Step, examples: Sizes) -> Iterator[str]:
+    """The rules that one step breaks by itself."""
+    match step:
+        case Kernel():
+            for rule in KERNEL_RULES:
+                yield from rule(step, examples)
+        case KernelGroup(_, members):
+            for member in members:
+                yield from faults_of(member, examples)
+        case LibraryCall():
+            yield from misfits(step, examples)
+        case Check():
+            yield from unclear(step)
+
+
+def _refuse(faults: Iterable[str], where: str, text: Callable[[], list[str]] = list) -> None:
+    found = list(islice(faults, MOST_FAULTS))
+    if found:
+        lines = [
+            f"an illegal loop program ({where}):",
+            *(f"  {each}" for each in found),
+            *(f"    {each}" for each in text()),
+        ]
+        raise IllegalLoopProgramError("\n".join(lines))

@@ -1,0 +1,188 @@
+"""Library calls get what their routines expect: types, shapes, and views that lie inside their buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from precast.native.loops.buffers import View
+from precast.native.loops.index import Atom, Index, Symbol, atoms, constant, product, substitute
+from precast.native.loops.program import FINISHES, LibraryCall
+from precast.native.loops.verifier.enumeration import Grid, Sizes, sample_sizes
+from precast.native.loops.verifier.proofs import is_proved
+
+Views = Sequence[View]
+Shape = tuple[Index, ...]
+
+
+def misfits(call: LibraryCall, examples: Sizes) -> Iterator[str]:
+    """What a routine cannot be called with."""
+    for view in (*call.inputs, *call.outputs):
+        if _leaves(view, examples):
+            place = f"{_text(view.shape)} by {_text(view.strides)} from {view.offset}"
+            yield f"a view of {view.buffer.name} leaves it: {place}"
+    rule = _RULES.get(call.routine)
+    if rule is None:
+        yield f"there is no routine {call.routine}"
+        return
+    inputs, outputs = (
+        [replace(view, shape=_traced(view.shape, examples)) for view in views]
+        for views in (call.own_inputs, call.outputs)
+    )
+    if not rule(inputs, outputs, _traced(call.numbers, examples)):
+        given, written = (", ".join(map(_described, views)) for views in (call.own_inputs, call.outputs))
+        yield f"{call.routine} does not take {given} and write {written}"
+    yield from _misfitting_finishes(call, examples)
+
+
+def _misfitting_finishes(call: LibraryCall, examples: Sizes) -> Iterator[str]:
+    for finishes, whole in ((call.prologue, call.inputs[0]), (call.epilogue, call.outputs[0])):
+        for each in finishes:
+            if (each.operand is None) != (FINISHES[each.operation] == 1):
+                yield f"{each.operation} has the wrong number of operands"
+            elif each.operand is not None and not _is_alike(call.inputs[each.operand], whole, examples):
+                yield f"{each.operation} takes {_described(call.inputs[each.operand])} for {_described(whole)}"
+
+
+def _is_alike(first: View, second: View, examples: Sizes) -> bool:
+    return _traced(first.shape, examples) == _traced(second.shape, examples)
+
+
+def _traced(numbers: Shape, examples: Sizes) -> Shape:
+    """Sizes as they were when the program was traced: some are equal that are written otherwise."""
+    values: dict[Atom, Index] = {Symbol(name): constant(size) for name, size in examples.items()}
+    return tuple(substitute(number, values) for number in numbers) if values else numbers
+
+
+def _leaves(view: View, examples: Sizes) -> bool:
+    """Whether a view reaches outside its buffer, for every choice of dynamic sizes."""
+    pairs = list(zip(view.shape, view.strides, strict=True))
+    facts = tuple(size - 1 for size in view.shape if size.constant is None)
+    if any(size == constant(0) for size in view.shape):
+        return False
+    last, first = view.offset, view.offset
+    for size, stride in pairs:
+        reach = (size - 1) * stride
+        last, first = (last + reach, first) if is_proved(stride, facts) else (last, first + reach)
+    end = sum(((size - 1) * stride for size, stride in zip(view.buffer.shape, view.buffer.strides, strict=True)),
+              start=constant(0))  # fmt: skip
+    if is_proved(first, facts) and is_proved(end - last, facts):
+        return False
+    parts = (*view.shape, *view.strides, view.offset, *view.buffer.shape, *view.buffer.strides)
+    symbols = sorted({each.name for part in parts for each in atoms(part) if isinstance(each, Symbol)})
+    grids = (Grid((), sizes) for sizes in sample_sizes(symbols, examples))
+    return all(grid.number(first) < 0 or grid.number(last) > grid.number(end) for grid in grids
+               if grid.number(product(view.shape)) > 0)  # fmt: skip
+
+
+def _matmul(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    left, right, (result,) = *inputs, outputs
+    shape = (*left.shape[:-1], right.shape[-1])
+    return (
+        left.shape[:-2] == right.shape[:-2]
+        and left.shape[-1] == right.shape[-2]
+        and shape == result.shape
+        and len({left.dtype, right.dtype, result.dtype}) == 1
+    )
+
+
+def _convolved(images: View, filters: View, result: View, numbers: Shape) -> bool:
+    spatial = len(images.shape) - 2
+    return (
+        len(numbers) == 1 + 3 * spatial
+        and len(images.shape) == len(filters.shape) == len(result.shape)
+        and images.shape[0] == result.shape[0]
+        and images.shape[1] == filters.shape[1] * numbers[0]
+        and filters.shape[0] == result.shape[1]
+        and len({images.dtype, filters.dtype, result.dtype}) == 1
+    )
+
+
+def _attention(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    query, key, value, *mask = inputs
+    result, sums = outputs
+    return _attends(query, key, value, mask, numbers) and (result.shape, sums.shape) == (query.shape, query.shape[:-1])
+
+
+def _attends(query: View, key: View, value: View, mask: Views, numbers: Shape) -> bool:
+    scores = (*query.shape[:-1], key.shape[-2])
+    return (
+        query.shape[:2] == key.shape[:2] == value.shape[:2]
+        and key.shape[-2] == value.shape[-2]
+        and len({query.dtype, key.dtype, value.dtype}) == 1
+        and [each.shape for each in mask] == [scores] * bool(numbers[1].constant)
+    )
+
+
+def _attention_backward(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    slope, query, key, value, result, sums, *mask = inputs
+    return (
+        _attends(query, key, value, mask, numbers)
+        and slope.shape == result.shape == query.shape
+        and sums.shape == query.shape[:-1]
+        and [each.shape for each in outputs] == [query.shape, key.shape, value.shape]
+    )
+
+
+def _alike(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    (source, *_), (first, *others) = inputs, outputs
+    return first.dtype == source.dtype and first.shape == source.shape and all(
+        each.dtype == "i64" and each.shape == first.shape for each in others
+    )  # fmt: skip
+
+
+def _sorted(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    (source,), (values, places) = inputs, outputs
+    dim = numbers[0].constant
+    others = [size for number, size in enumerate(source.shape) if number != dim]
+    return (
+        (values.dtype, places.dtype) == (source.dtype, "i64")
+        and values.shape == places.shape
+        and [size for number, size in enumerate(values.shape) if number != dim] == others
+    )
+
+
+def _found(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    ordered, values, *order = inputs
+    (places,) = outputs
+    return (
+        ordered.dtype == values.dtype
+        and (places.shape, places.dtype) == (values.shape, "i64")
+        and [each.dtype for each in order] == ["i64"] * bool(numbers[1].constant)
+    )
+
+
+def _grouped(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    left, right, ends = inputs
+    (result,) = outputs
+    groups = ends.shape
+    if numbers[0].constant:
+        fits = left.shape[0] == right.shape[0] and result.shape == (*groups, left.shape[1], right.shape[1])
+    else:
+        fits = right.shape[:2] == (*groups, left.shape[1]) and result.shape == (left.shape[0], right.shape[2])
+    return fits and ends.dtype in ("i32", "i64") and len({left.dtype, right.dtype, result.dtype}) == 1
+
+
+_RULES: dict[str, Callable[[Views, Views, Shape], bool]] = {
+    "attention": _attention,
+    "attention_backward": _attention_backward,
+    "convolution": lambda inputs, outputs, numbers: _convolved(inputs[0], inputs[1], outputs[0], numbers),
+    "convolution_backward_data": lambda inputs, outputs, numbers: _convolved(outputs[0], inputs[1], inputs[0], numbers),
+    "convolution_backward_weights": lambda inputs, outputs, numbers: _convolved(
+        inputs[0], outputs[0], inputs[1], numbers
+    ),
+    "depthwise_convolution": lambda inputs, outputs, numbers: _convolved(inputs[0], inputs[1], outputs[0], numbers),
+    "grouped_product": _grouped,
+    "matmul": _matmul,
+    "scan": _alike,
+    "search": _found,
+    "sort": _sorted,
+}
+
+
+def _text(shape: Shape) -> str:
+    return " x ".join(map(str, shape)) or "one"
+
+
+def _described(view: View) -> str:
+    return f"{view.buffer.name}: {view.dtype} {_text(view.shape)}"

@@ -1,0 +1,1 @@
+"""Rewrites of loop programs: fusion, layout, memory."""

@@ -1,0 +1,189 @@
+"""Fewer, larger loops: inline producers, merge loops, forget what nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from precast.native.loops.buffers import Buffer
+from precast.native.loops.index import Variable, atoms, coefficient_of, constant
+from precast.native.loops.passes import LoopPass, Watcher, run_loop_passes
+from precast.native.loops.program import (
+    Kernel,
+    Loop,
+    LoopProgram,
+    Statement,
+    Step,
+    Store,
+    loads_of,
+    read_by,
+    rewrite_statement,
+    stores_of,
+    variables_of,
+    with_steps,
+    written_by,
+)
+from precast.native.loops.rewriting import number_variables
+from precast.native.loops.scalars import Constant, Load, Named, Scalar, apply
+from precast.native.passes.batch_tiling import take_image_by_image
+from precast.native.passes.coalesce import scatter_onto, write_in_place
+from precast.native.passes.collapse import collapse_loops
+from precast.native.passes.epilogues import absorb_epilogues
+from precast.native.passes.group import group_kernels
+from precast.native.passes.inline import inline_producers
+from precast.native.passes.layouts import channels_last, fold_padding
+from precast.native.passes.memory import overwrite_dying
+from precast.native.passes.merge import merge_kernels
+from precast.native.passes.prologues import absorb_prologues
+from precast.native.passes.rounding import keep_single_precision
+from precast.native.passes.split import part_loops, split_loops
+from precast.native.passes.update_inputs import update_inputs
+
+
+def remove_dead(program: LoopProgram) -> LoopProgram:
+    """Drop stores into buffers that nobody reads, and steps that are left with nothing to write."""
+    live, steps = set(program.outputs), list[Step]()
+    for step in reversed(program.steps):
+        if isinstance(step, Kernel):
+            body = _live_part(step.body, live | _read_inside(step))
+            if not body:
+                continue
+            step = step if len(written_by(step)) == len(_stored(body)) else replace(step, body=body)
+        elif written_by(step) and not live & set(written_by(step)):
+            # A step that writes nothing is there for its effect.
+            continue
+        live |= set(read_by(step))
+        steps.append(step)
+    return with_steps(program, list(reversed(steps)))
+
+
+def forward_stores(program: LoopProgram) -> LoopProgram:
+    """Within one loop body, use a value that was just stored instead of reading it back."""
+    return _each_kernel(program, lambda kernel: _with_body(kernel, _forwarded(kernel.body, {})))
+
+
+def order_loops(program: LoopProgram) -> LoopProgram:
+    """Let the innermost loop of a plain nest run along memory: what has stride 1 in the first store goes last."""
+    return _each_kernel(program, lambda kernel: _with_body(kernel, tuple(map(_ordered, kernel.body))))
+
+
+def tidy_names(program: LoopProgram) -> LoopProgram:
+    """Number the loop variables of every kernel from the outside in."""
+    return _each_kernel(program, number_variables)
+
+
+def _each_kernel(program: LoopProgram, change: Callable[[Kernel], Kernel]) -> LoopProgram:
+    return with_steps(program, [change(step) if isinstance(step, Kernel) else step for step in program.steps])
+
+
+def _with_body(kernel: Kernel, body: tuple[Statement, ...]) -> Kernel:
+    same = all(before is after for before, after in zip(kernel.body, body, strict=True))
+    return kernel if same else replace(kernel, body=body)
+
+
+def _ordered(statement: Statement) -> Statement:
+    if not isinstance(statement, Loop) or statement.accumulators:
+        return statement
+    store = next((each for each in statement.body if isinstance(each, Store)), None)
+    if store is None:
+        return statement
+    offset = store.buffer.offset(store.indices)
+    along = [each for each in statement.variables if coefficient_of(offset, each) == constant(1)]
+    if any(isinstance(each, Loop) for each in statement.body) and not _reads_along(statement, along):
+        return statement
+    variables = (*(each for each in statement.variables if each not in along), *along)
+    return statement if variables == statement.variables else replace(statement, variables=variables)
+
+
+def _reads_along(loop: Loop, variables: list[Variable]) -> bool:
+    """Whether all that loops inside read anew lies side by side along one of the variables."""
+    inner = [each for each in loop.body if isinstance(each, Loop)]
+    inside = {variable for each in inner for variable in variables_of((each,))}
+    offsets = [load.buffer.offset(load.indices) for load in loads_of(tuple(inner))]
+    changing = [offset for offset in offsets if inside & atoms(offset)]
+    return any(all(coefficient_of(offset, each) == constant(1) for offset in changing) for each in variables)
+
+
+def _read_inside(kernel: Kernel) -> set[Buffer]:
+    return set(read_by(kernel)) & set(written_by(kernel))
+
+
+def _stored(body: tuple[Statement, ...]) -> tuple[Buffer, ...]:
+    return written_by(Kernel("", body))
+
+
+def _live_part(body: tuple[Statement, ...], live: set[Buffer]) -> tuple[Statement, ...]:
+    kept: list[Statement] = []
+    for statement in body:
+        if isinstance(statement, Loop):
+            inner = _live_part(statement.body, live)
+            if inner:
+                kept.append(replace(statement, body=inner))
+        elif not isinstance(statement, Store) or statement.buffer in live:
+            kept.append(statement)
+    return tuple(kept) if any(_has_effect(statement, kept) for statement in kept) else ()
+
+
+def _has_effect(statement: Statement, kept: list[Statement]) -> bool:
+    # Accumulating alone has no effect unless a store is left somewhere around it.
+    if isinstance(statement, Loop):
+        return bool(_stored(statement.body)) or (bool(statement.accumulators) and len(kept) > 1)
+    return True
+
+
+def _forwarded(body: tuple[Statement, ...], known: dict[tuple[Buffer, object], Scalar]) -> tuple[Statement, ...]:
+
+    def change(value: Scalar) -> Scalar:
+        stored = known.get((value.buffer, value.indices)) if isinstance(value, Load) else None
+        if stored is None or not isinstance(value, Load):
+            return value
+        return stored if value.guard is None else apply("where", value.guard, stored, Constant(0, value.dtype))
+
+    # What is written at computed places is not known by its subscripts.
+    scattered = {store.buffer for store in stores_of(body) if not store.is_plain}
+    known = {place: value for place, value in known.items() if place[0] not in scattered}
+    statements: list[Statement] = []
+    for statement in body:
+        if isinstance(statement, Loop):
+            inner = _forwarded(statement.body, known)
+            same = all(before is after for before, after in zip(statement.body, inner, strict=True))
+            statements.append(statement if same else replace(statement, body=inner))
+            continue
+        statement = rewrite_statement(statement, change, {})
+        if isinstance(statement, Store) and statement.buffer not in scattered:
+            known[statement.buffer, statement.indices] = Named(statement.buffer.name, statement.value)
+        statements.append(statement)
+    return tuple(statements)
+
+
+PASSES: tuple[LoopPass, ...] = (
+    fold_padding,
+    channels_last,
+    inline_producers,
+    remove_dead,
+    scatter_onto,
+    absorb_epilogues,
+    absorb_prologues,
+    write_in_place,
+    split_loops,
+    collapse_loops,
+    merge_kernels,
+    forward_stores,
+    keep_single_precision,
+    remove_dead,
+    part_loops,
+    collapse_loops,
+    order_loops,
+    tidy_names,
+    update_inputs,
+    overwrite_dying,
+    group_kernels,
+    take_image_by_image,
+)
+REUSING = (update_inputs, overwrite_dying)
+"""Passes that give a buffer's memory to another."""
+
+
+def fuse(program: LoopProgram, *, verify: bool = True, watch: Watcher | None = None) -> LoopProgram:
+    """Run all fusing passes; what the program computes stays the same."""
+    return run_loop_passes(program, PASSES, reusing=REUSING, verify=verify, watch=watch)

@@ -1,0 +1,152 @@
+"""The one way from a functional graph to native programs: for compiled functions, explanations and packages alike.
+
+Before: a graph of ATen operators, traced with the native backend's decompositions
+After:  entries to generate code for, each a fused and planned loop program; what only torch can run stays between them
+
+A native segment on its own: first as a graph, then as a loop program.
+
+Before: nodes of a larger graph, which read each other, other segments' results, and sizes.
+After:  a graph whose placeholders are those results, and sizes that no placeholder shows.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from precast._torch_compat import example_sizes
+from precast.graph.nodes import copy_provenance, mark_updating_result, set_value, value_of
+from precast.native.describe import Entry
+from precast.native.graph_passes.numbers_in_tensors import keep_numbers_in_tensors
+from precast.native.graph_passes.products_by_one_matrix import merge_products
+from precast.native.loops.program import LoopProgram
+from precast.native.loops.verifier import verify_loops, verify_plan
+from precast.native.passes.fuse import fuse
+from precast.native.passes.memory import plan
+from precast.native.random import draw_from_streams
+from precast.native.rules import lower_graph
+from precast.native.sizes import size_readers, symbols_in
+from precast.native.split import Segment, SplitGraph, is_size, split_graph
+from precast.options import Options, RandomSource, Verification, as_options
+
+
+@dataclass(frozen=True)
+class SegmentInputs:
+    """What a segment is called with: values of nodes, then sizes by name."""
+
+    nodes: tuple[fx.Node, ...]
+    sizes: tuple[str, ...]
+
+
+def segment_inputs(segment: Segment) -> SegmentInputs:
+    """The segment's inputs, and the sizes that none of them has as a plain dimension or value."""
+    readers = size_readers(segment.inputs).values()
+    shown = {each.symbol for each in readers if (each.factor, each.offset) == (1, 0)}
+    arguments = [each for node in segment.nodes for each in node.all_input_nodes]
+    spoken_of = dict.fromkeys(
+        name for node in (*segment.inputs, *arguments, *segment.nodes) for name in symbols_in(value_of(node))
+    )
+    return SegmentInputs(segment.inputs, tuple(name for name in spoken_of if name not in shown))
+
+
+def segment_graph(segment: Segment, inputs: SegmentInputs) -> fx.GraphModule:
+    """The segment as a graph of its own, ready to be lowered."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in inputs.nodes:
+        copies[node] = graph.placeholder(node.name)
+        set_value(copies[node], value_of(node))
+    for name in inputs.sizes:
+        set_value(graph.placeholder(f"size_{name}"), _size_named(name, segment))
+    for node in segment.nodes:
+        for argument in node.all_input_nodes:
+            if argument not in copies and is_size(argument):
+                # Lowering takes a size from its traced value, whatever computes it.
+                copies[argument] = graph.create_node("call_function", operator.index, (), name=argument.name)
+                set_value(copies[argument], value_of(argument))
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        copy_provenance(node, copies[node])
+    for value, target in segment.updates:
+        mark_updating_result(copies[target], segment.outputs.index(value))
+    graph.output(tuple(copies[node] for node in segment.outputs))
+    # Nobody calls it: its code need not be written.
+    return _LazyGraphModule({}, graph)
+
+
+def _size_named(name: str, segment: Segment) -> torch.SymInt:
+    """A symbolic number that is exactly this size."""
+    every = [*segment.inputs, *segment.nodes, *(each for node in segment.nodes for each in node.all_input_nodes)]
+    for number in (number for node in every for number in _symbolic_numbers(value_of(node))):
+        for symbol in number.node.expr.free_symbols:
+            if symbol.name == name:
+                shape_env = number.node.shape_env
+                example = example_sizes(shape_env).get(symbol)
+                hint = None if example is None else int(example)
+                made: torch.SymInt = shape_env.create_symintnode(symbol, hint=hint)
+                return made
+    raise AssertionError(f"nothing speaks of the size {name}")
+
+
+def _symbolic_numbers(value: object) -> list[torch.SymInt]:
+    if isinstance(value, tuple | list):
+        return [number for each in value for number in _symbolic_numbers(each)]
+    numbers = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+    return [number for number in numbers if isinstance(number, torch.SymInt)]
+
+
+def prepare_graph(graph_module: fx.GraphModule, options: Options) -> SplitGraph:
+    """The graph as it is made native, cut into what is native and what is torch's."""
+    return split_graph(rewrite_graph(graph_module, random=options.random))
+
+
+def rewrite_graph(graph_module: fx.GraphModule, *, random: RandomSource) -> fx.GraphModule:
+    """All passes over a graph before it is lowered; random operators are drawn as ``random`` says."""
+    graph_module = keep_numbers_in_tensors(graph_module)
+    return merge_products(draw_from_streams(graph_module) if random == "philox" else graph_module)
+
+
+def lower_segments(
+    split: SplitGraph,
+    *,
+    prefix: str = "segment",
+    on_lowered: Callable[[LoopProgram], None] | None = None,
+    verify: Verification | None = None,
+) -> list[Entry]:
+    """The native segments as fused and planned programs, in order, named ``prefix_0``, ``prefix_1``, …
+
+    `on_lowered` is told of each program before its loops are fused; `verify` is that of `lower_segment`.
+    """
+    natives = [segment for segment in split.segments if segment.is_native]
+    return [
+        lower_segment(segment, name=f"{prefix}_{number}", on_lowered=on_lowered, verify=verify)
+        for number, segment in enumerate(natives)
+    ]
+
+
+def lower_segment(
+    segment: Segment,
+    *,
+    name: str,
+    on_lowered: Callable[[LoopProgram], None] | None = None,
+    verify: Verification | None = None,
+) -> Entry:
+    """One native segment as an entry; the attributes of the graph that it reads are its weights.
+
+    `verify` says which loop programs are checked; as the environment does, unless given.
+    """
+    verify = verify or as_options(None).verify
+    lowered = lower_graph(segment_graph(segment, segment_inputs(segment)), name=name)
+    if on_lowered is not None:
+        on_lowered(lowered)
+    program = fuse(lowered, verify=verify == "passes")
+    places = plan(program)
+    if verify != "off":
+        verify_loops(program, after="the last pass")
+        verify_plan(program, places)
+    weights = {node.name: node.name for node in segment.inputs if node.op == "get_attr"}
+    return Entry(program, places, weights)

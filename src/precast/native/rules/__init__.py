@@ -1,0 +1,51 @@
+"""Functional ATen graph → loop program: rules by family, then fusion, then memory planning."""
+
+from precast.native.rules import (
+    activation,
+    attention,
+    bags,
+    convolution,
+    group_norm,
+    indexing,
+    normalization,
+    ordering,
+    padding,
+    pointwise,
+    pooling,
+    random,
+    reduction,
+    resampling,
+    scatter,
+    special,
+    view,
+)
+from precast.native.rules import convolution as matmul
+from precast.native.rules import reduction as distance
+from precast.native.rules import reduction as softmax
+from precast.native.rules.lower import lower_graph
+
+# Importing a family registers its rules.
+FAMILIES = (
+    activation,
+    attention,
+    bags,
+    convolution,
+    distance,
+    group_norm,
+    indexing,
+    matmul,
+    normalization,
+    ordering,
+    padding,
+    pointwise,
+    pooling,
+    random,
+    reduction,
+    resampling,
+    scatter,
+    softmax,
+    special,
+    view,
+)
+
+__all__ = ["FAMILIES", "lower_graph"]

@@ -1,0 +1,290 @@
+"""What lowering rules write with: each call adds a step and gives the buffer it fills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from precast.graph.tensor_spec import dtype_name
+from precast.native.loops.buffers import FLOATING, Buffer, contiguous_strides, whole
+from precast.native.loops.index import Index, Variable, as_index, atom, constant
+from precast.native.loops.interpreter import DTYPES as TORCH_DTYPES
+from precast.native.loops.program import Accumulate, FallbackStep, Kernel, LibraryCall, Loop, Statement, Step, Store
+from precast.native.loops.scalars import Accumulated, Accumulator, Constant, IndexValue, Load, Scalar, cast
+
+Indices = tuple[Index, ...]
+Operand = Buffer | Index | float
+Formula = Callable[..., Scalar]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What tracing says an operator gives; without strides, row-major."""
+
+    dtype: str
+    shape: Indices
+    strides: Indices | None = None
+
+
+def math_dtype(dtype: str) -> str:
+    """The type to compute in: half precision is computed in single precision, as eager does."""
+    return "f32" if dtype in ("f16", "bf16") else dtype
+
+
+class Builder:
+    """Collects the steps of one program, node by node."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.names: set[str] = set()
+        self.results: tuple[Result, ...] = ()
+        self.node_name, self.origin = "", ""
+        self.at: str | None = None
+
+    @property
+    def result(self) -> Result:
+        (result,) = self.results
+        return result
+
+    @contextmanager
+    def part(self, suffix: str) -> Iterator[None]:
+        """Name the buffers that are made meanwhile after a part of the node."""
+        whole_name = self.node_name
+        self.node_name = f"{whole_name}_{suffix}"
+        yield
+        self.node_name = whole_name
+
+    def buffer(self, dtype: str, shape: Indices, strides: Indices | None = None) -> Buffer:
+        """A new buffer, named after the node; without `strides`, row-major."""
+        name, number = self.node_name, 0
+        while name in self.names:
+            number += 1
+            name = f"{self.node_name}_{number}"
+        self.names.add(name)
+        return Buffer(name, dtype, shape, contiguous_strides(shape) if strides is None else strides)
+
+    def result_buffer(self, result: Result | None = None) -> Buffer:
+        """The buffer for what the node gives, in eager's layout where that is dense."""
+        result = result or self.result
+        strides = result.strides if result.strides and is_dense(result.shape, result.strides) else None
+        return self.buffer(result.dtype, result.shape, strides)
+
+    def define(self, formula: Callable[[Indices], Scalar], result: Result | None = None) -> Buffer:
+        """``buffer[indices] = formula(indices)`` for all indices."""
+        result = result or self.result
+        indices = loop_indices(result.shape)
+        target = self.result_buffer(result)
+        self.add_nest(target, _variables(indices), (Store(target, indices, cast(formula(indices), result.dtype)),))
+        return target
+
+    def pointwise(
+        self, formula: Formula, *operands: Operand, compute: str = "", result: Result | None = None
+    ) -> Buffer:
+        """Apply `formula` to broadcast elements, cast to the type `compute` (the result's, unless given)."""
+        result = result or self.result
+        dtype = math_dtype(compute or result.dtype)
+        return self.define(lambda at: formula(*(element(each, at, dtype) for each in operands)), result)
+
+    def view(self, source: Buffer, index_map: Callable[[Indices], Sequence[Index | int]]) -> Buffer:
+        """``result[indices] = source[index_map(indices)]``: no memory moves once consumers have taken it in."""
+        return self.define(lambda at: Load(source, tuple(map(as_index, index_map(at)))))
+
+    def reduce(
+        self,
+        kind: str,
+        source: Buffer,
+        dims: Sequence[int],
+        *,
+        prepare: Callable[[Scalar, Indices], Scalar] = lambda value, at: value,
+        finish: Callable[[Scalar], Scalar] = lambda total: total,
+        result: Result | None = None,
+        accumulate: str = "",
+    ) -> Buffer:
+        """Combine ``prepare(source[at], at)`` over `dims`; store ``finish(total)``.
+
+        The result may keep the reduced dims (as 1) or not; `accumulate` is the accumulator's type.
+        """
+
+        def formula(at: Indices) -> Scalar:
+            return prepare(cast(Load(source, at), math_dtype(source.dtype)), at)
+
+        return self.combine(kind, source.shape, dims, formula, finish=finish, result=result, accumulate=accumulate)
+
+    def combine(
+        self,
+        kind: str,
+        shape: Indices,
+        dims: Sequence[int],
+        formula: Callable[[Indices], Scalar],
+        *,
+        finish: Callable[[Scalar], Scalar] = lambda total: total,
+        result: Result | None = None,
+        accumulate: str = "",
+    ) -> Buffer:
+        """Combine ``formula(at)``, for all subscripts below `shape`, over `dims`; store ``finish(total)``."""
+        result = result or self.result
+        at = loop_indices(shape, prefix="r", kept="i", reduced=dims)
+        kept = tuple(position for dim, position in enumerate(at) if dim not in dims)
+        target = self.result_buffer(result)
+        value = formula(at)
+        total = Accumulator(f"{target.name}_{kind}", kind, accumulate or value.dtype)
+        reducing = _variables(tuple(position for dim, position in enumerate(at) if dim in dims))
+        loop = Loop(reducing, (Accumulate(total, cast(value, total.dtype)),), (total,))
+        indices = at_result(kept, len(result.shape), dims)
+        final = finish(Accumulated(total))
+        self.add_nest(target, _variables(kept), (loop, Store(target, indices, cast(final, result.dtype))))
+        return target
+
+    def scatter(
+        self,
+        initial: Callable[[Indices], Scalar],
+        passes: Sequence[tuple[Indices, Callable[[Buffer, Indices], Sequence[Store]]]],
+        result: Result | None = None,
+    ) -> Buffer:
+        """``buffer[indices] = initial(indices)``, then, one after the other, loops that write at computed places.
+
+        A pass is the shape it runs over and what it stores in each iteration.
+        """
+        result = result or self.result
+        target = self.result_buffer(result)
+        indices = loop_indices(result.shape)
+        body = [_nest(_variables(indices), (Store(target, indices, initial(indices)),))]
+        for shape, stores in passes:
+            at = loop_indices(shape, kept="s")
+            body.append(_nest(_variables(at), tuple(stores(target, at))))
+        self.steps.append(Kernel(target.name, tuple(each for part in body for each in part), (self.origin,)))
+        return target
+
+    def call(
+        self,
+        routine: str,
+        inputs: Sequence[Buffer],
+        numbers: Sequence[Index | int] = (),
+        results: Sequence[Result] | None = None,
+    ) -> tuple[Buffer, ...]:
+        """Call a routine of the support library, unless it would write nothing."""
+        wanted = self.results if results is None else results
+        if all(constant(0) in each.shape for each in wanted):
+            # Of nothing, torch has shapes that no routine expects: a convolution without channels keeps its input's.
+            return tuple(map(self._nothing, wanted))
+        targets = tuple(map(self.result_buffer, wanted))
+        views, outputs = tuple(map(whole, inputs)), tuple(map(whole, targets))
+        name, counts = targets[0].name, tuple(map(as_index, numbers))
+        self.steps.append(LibraryCall(name, routine, views, outputs, (self.origin,), counts))
+        return targets
+
+    def _nothing(self, result: Result) -> Buffer:
+        return self.define(lambda at: Constant(0, result.dtype), result)
+
+    def multiply(
+        self, routine: str, inputs: Sequence[Buffer], numbers: Sequence[Index | int] = (), result: Result | None = None
+    ) -> Buffer:
+        """Call a routine that adds up products; in single precision for float16, which few processors multiply."""
+        result = result or self.result
+        types = {each.dtype for each in inputs}
+        # Of nothing, eager multiplies whatever it is given.
+        is_nothing = constant(0) in result.shape
+        assert len(types) == 1 or is_nothing, (
+            f"{self.origin}: {routine} multiplies {sorted(types)}: tracing must refuse that"
+        )
+        if result.dtype != "f16" or is_nothing:
+            (product,) = self.call(routine, inputs, numbers, [result])
+            return product
+        with self.part("wide"):
+            wide = [self._widened(each) for each in inputs]
+            (product,) = self.call(routine, wide, numbers, [Result("f32", result.shape, result.strides)])
+        return self.define(lambda at: Load(product, at), result)
+
+    def _widened(self, source: Buffer) -> Buffer:
+        return self.define(lambda at: Load(source, at), Result("f32", source.shape, source.strides))
+
+    def matmul(self, left: Buffer, right: Buffer, result: Result | None = None) -> Buffer:
+        """``left @ right`` of matrices, or of batches of matrices with equal batch sizes."""
+        return self.multiply("matmul", [left, right], result=result)
+
+    def add_nest(self, target: Buffer, variables: tuple[Variable, ...], body: tuple[Statement, ...]) -> None:
+        self.steps.append(Kernel(target.name, _nest(variables, body), (self.origin,)))
+
+    def fallback(self, step: FallbackStep) -> None:
+        self.steps.append(step)
+
+
+def element(operand: Operand, at: Indices, dtype: str) -> Scalar:
+    """One element of an operand at `at`, broadcast from the right, as `dtype`."""
+    if isinstance(operand, Index):
+        return IndexValue(operand, dtype)
+    if not isinstance(operand, Buffer):
+        return Constant(operand, dtype)
+    return cast(Load(operand, broadcast_indices(operand.shape, at)), dtype)
+
+
+def broadcast_indices(shape: Indices, at: Indices) -> Indices:
+    """The subscripts of an operand of `shape` where its broadcast result has subscripts `at`."""
+    trailing = at[len(at) - len(shape) :]
+    return tuple(constant(0) if size.constant == 1 else each for size, each in zip(shape, trailing, strict=True))
+
+
+def loop_indices(shape: Indices, *, prefix: str = "i", kept: str = "i", reduced: Sequence[int] = ()) -> Indices:
+    """One fresh loop variable for each dimension; dimensions of size 1 need none."""
+    names = [f"{prefix if dim in reduced else kept}{dim}" for dim in range(len(shape))]
+    return tuple(
+        constant(0) if size.constant == 1 else atom(Variable(name, size))
+        for name, size in zip(names, shape, strict=True)
+    )
+
+
+def at_result(kept: Indices, rank: int, dims: Sequence[int]) -> Indices:
+    """Subscripts of a reduction's result from those of the dimensions that stay."""
+    if rank == len(kept):
+        return kept
+    remaining = iter(kept)
+    return tuple(constant(0) if dim in dims else next(remaining) for dim in range(rank))
+
+
+def is_dense(shape: Indices, strides: Indices) -> bool:
+    """Whether elements fill memory without holes or overlap, in some order of dimensions."""
+    if any(size.constant == 0 for size in shape):
+        return strides == contiguous_strides(shape)
+    expected = constant(1)
+    left = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size.constant != 1]
+    while left:
+        found = next((pair for pair in left if pair[1] == expected), None)
+        if found is None:
+            return False
+        left.remove(found)
+        expected = expected * found[0]
+    return True
+
+
+def promoted_dtype(operands: Sequence[Operand]) -> str:
+    """The type in which PyTorch compares these operands."""
+    first, second = (_stand_in(operand) for operand in (*operands, *operands)[:2])
+    return dtype_name(torch.result_type(first, second))
+
+
+def _stand_in(operand: Operand) -> torch.Tensor:
+    """Something of the operand's type and kind (tensor, zero-dim tensor, number): what promotion looks at."""
+    if isinstance(operand, Buffer):
+        return torch.empty((0,) * min(len(operand.shape), 1), dtype=TORCH_DTYPES[operand.dtype], device="meta")
+    # A wrapped number loses against tensors of its own kind; only `result_type` itself can make one.
+    return 0 if isinstance(operand, Index) else operand  # type: ignore[return-value]
+
+
+def is_floating(dtype: str) -> bool:
+    return dtype in FLOATING
+
+
+def _nest(variables: tuple[Variable, ...], body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    return (Loop(variables, body),) if variables else body
+
+
+def _variables(indices: Indices) -> tuple[Variable, ...]:
+    found: list[Variable] = []
+    for index in indices:
+        match index.terms:
+            case (((Variable() as variable,), 1),):
+                found.append(variable)
+    return tuple(found)

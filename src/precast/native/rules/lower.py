@@ -1,0 +1,328 @@
+"""ATen graph → loop program, one node at a time.
+
+Before::
+
+    %add  = aten.add.Tensor(%mm, %b)
+    %gelu = aten.gelu.default(%add)
+
+After::
+
+    kernel add:  for i0 < 8, i1 < 6:  add[i0, i1] = mm[i0, i1] + b[i1]
+    kernel gelu: for i0 < 8, i1 < 6:  gelu[i0, i1] = …
+
+Every node becomes its own steps over its own buffer, views too; putting them together is `fuse`'s work.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import fx
+from torch._prims.rng_prims import run_with_rng_state
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from precast.errors import LoweringError
+from precast.graph.nodes import has_value, placeholders_of, source_line_of, tensor_of, updating_result_of, value_of
+from precast.graph.tensor_spec import dtype_name
+from precast.native.loops.buffers import ITEM_SIZES, Buffer, contiguous_strides
+from precast.native.loops.index import Index, Symbol, atoms
+from precast.native.loops.program import Argument, Check, FallbackStep, InputUpdate, LoopProgram, SizeSource, Slot, Step
+from precast.native.loops.scalars import Load
+from precast.native.rules.builder import Builder, Indices, Result, is_dense
+from precast.native.rules.registry import DECLINED, drawing_rule_for, rule_for
+from precast.native.rules.sizes import to_index, to_indices, to_strides
+from precast.ops.cost import size_hint
+
+MAX_RANK = 16
+"""As many as ``PRECAST_MAX_RANK`` of the C interface."""
+Lowered = object
+"""A node's meaning here: a buffer, a tuple of them, an index for a symbolic number, or a plain constant."""
+
+
+_BY_MEMORY = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+"""Operators that find elements by their place in the memory behind a tensor."""
+
+
+def lower_graph(graph_module: fx.GraphModule, *, name: str = "main", fallbacks: bool = True) -> LoopProgram:
+    """Lower a functional ATen graph; without `fallbacks`, an operator that has no rule is an error that names it."""
+    builder, meanings = Builder(), dict[fx.Node, Lowered]()
+    inputs: list[Buffer] = []
+    results: tuple[Buffer | Index | None, ...] = ()
+    updates: tuple[InputUpdate, ...] = ()
+    lengths: dict[object, int] = {}
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            meanings[node] = _placeholder(node, builder, inputs)
+        elif node.op == "call_function":
+            meanings[node] = _call(node, builder, meanings)
+            lengths[node] = len(builder.steps)
+        elif node.op == "output":
+            targets = _update_targets(graph_module.graph, meanings)
+            results = _results(node, builder, meanings, inputs, targets)
+            updates = _updates(targets, _returned(node), results, lengths, builder.steps)
+        else:
+            raise AssertionError(f"lift {node.op} {node.target} to an input before lowering")
+    sizes = _size_sources(graph_module, inputs)
+    program = LoopProgram(name, tuple(inputs), results, sizes, tuple(builder.steps), updates)
+    if not fallbacks:
+        refuse_fallbacks(program)
+    return program
+
+
+def _update_targets(graph: fx.Graph, meanings: Mapping[fx.Node, Lowered]) -> dict[int, Buffer]:
+    """Numbers of results that are new values of inputs, and the inputs into which they may be written."""
+    targets: dict[int, Buffer] = {}
+    for node in placeholders_of(graph):
+        number, buffer = updating_result_of(node), meanings[node]
+        if number is not None and isinstance(buffer, Buffer):
+            targets[number] = buffer
+    return targets
+
+
+def _updates(
+    targets: Mapping[int, Buffer],
+    returned: Sequence[object],
+    results: Sequence[Buffer | Index | None],
+    lengths: Mapping[object, int],
+    steps: Sequence[Step],
+) -> tuple[InputUpdate, ...]:
+    """What is to be known of the updates; `lengths` says how many steps there were after each node."""
+    fallible = [(i, step.name) for i, step in enumerate(steps) if isinstance(step, Check | FallbackStep)]
+    updates = []
+    for number, target in targets.items():
+        result, length = results[number], lengths.get(returned[number])
+        if isinstance(result, Buffer) and length is not None:
+            updates.append(InputUpdate(result, target, frozenset(name for i, name in fallible if i < length)))
+    return tuple(updates)
+
+
+def refuse_fallbacks(program: LoopProgram) -> None:
+    """Raise one error that lists every operator that was not lowered, with the user's lines."""
+    missing = [step for step in program.steps if isinstance(step, FallbackStep)]
+    if missing:
+        lines = [f"{step.operator} at {step.at or step.name}" for step in missing]
+        raise LoweringError(
+            "the program cannot run without torch: " + "; ".join(lines),
+            why="these operators have no native rule, and a call back into torch needs torch",
+            fix="replace them, or compile for use in process",
+        )
+
+
+def _placeholder(node: fx.Node, builder: Builder, inputs: list[Buffer]) -> Lowered:
+    value = value_of(node)
+    if isinstance(value, torch.SymInt):
+        # A size that is passed on its own: a zero-dim tensor, whose value is read when the program is called.
+        builder.names.add(node.name)
+        inputs.append(Buffer(node.name, "i64", (), ()))
+        return to_index(value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    result = _result_of(value, node)
+    builder.names.add(node.name)
+    inputs.append(Buffer(node.name, result.dtype, result.shape, to_strides(tuple(value.stride()))))
+    return inputs[-1]
+
+
+def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> Lowered:
+    # An operator that gives nothing (a check) carries no value.
+    value = value_of(node) if has_value(node) else None
+    if isinstance(value, torch.SymInt):
+        return to_index(value)
+    if isinstance(value, tuple | list) and all(isinstance(each, int | torch.SymInt) for each in value):
+        return to_indices(tuple(value))
+    if node.target is operator.getitem:
+        source, position = node.args
+        assert isinstance(source, fx.Node)
+        members = meanings[source]
+        assert isinstance(members, tuple)
+        assert isinstance(position, int)
+        return members[position]
+    values = value if isinstance(value, tuple | list) else (value,)
+    builder.results = tuple(_result_of(each, node) for each in values if isinstance(each, torch.Tensor))
+    builder.node_name, builder.origin = node.name, f"{node.name}: {node.target}"
+    builder.at = str(source_line_of(node) or "") or None
+    replace, arguments = _replacing(meanings), node.args
+    rule = rule_for(node.target)
+    if node.target is run_with_rng_state:
+        stream, drawn, *rest = node.args
+        rule, arguments = drawing_rule_for(drawn), (stream, *rest)
+        builder.origin = f"{node.name}: {drawn}"
+    lowered: Lowered = DECLINED
+    if node.target in _BY_MEMORY:
+        _require_whole_memory(node)
+    if rule is not None:
+        lowered = rule(builder, *map(replace, arguments), **{key: replace(each) for key, each in node.kwargs.items()})
+    if lowered is not DECLINED:
+        return lowered
+    outputs = _fall_back(node, builder, meanings)
+    return outputs[0] if isinstance(value, torch.Tensor) else _with_absent(values, outputs)
+
+
+def _require_whole_memory(node: fx.Node) -> None:
+    """Refuse to find elements by their place in memory where a buffer of ours is only a part of eager's memory."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    value = tensor_of(source)
+    whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+    if not statically_known_true(whole) or not statically_known_true(value.storage_offset() == 0):
+        raise LoweringError(
+            f"{node.target} reads beyond the tensor that it is given.",
+            at=str(source_line_of(node) or "") or None,
+            why=f"{source.name} is a part of a larger memory, of which native code sees this part only",
+            fix="call clone() before as_strided, index instead, or compile with backend='interpret'",
+        )
+
+
+def _with_absent(values: Sequence[object], outputs: tuple[Buffer, ...]) -> tuple[Buffer | None, ...]:
+    """Buffers at the places of tensors, None where an operator was asked not to compute a result."""
+    present = iter(outputs)
+    return tuple(next(present) if isinstance(value, torch.Tensor) else None for value in values)
+
+
+def _replacing(meanings: dict[fx.Node, Lowered]) -> Callable[[object], object]:
+    def replace(argument: object) -> object:
+        if isinstance(argument, fx.Node):
+            return meanings[argument]
+        if isinstance(argument, tuple | list):
+            return [replace(item) for item in argument]
+        return argument
+
+    return replace
+
+
+def _fall_back(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> tuple[Buffer, ...]:
+    inputs: list[Buffer] = []
+
+    def encode(argument: object) -> Argument:
+        meaning = meanings[argument] if isinstance(argument, fx.Node) else argument
+        if isinstance(meaning, Buffer):
+            inputs.append(meaning)
+            return Slot(len(inputs) - 1)
+        if isinstance(meaning, tuple | list):
+            return tuple(map(encode, meaning))
+        if meaning is None or isinstance(meaning, bool | int | float | str | Index):
+            return meaning
+        return str(meaning)
+
+    arguments = tuple(map(encode, node.args))
+    keyword_arguments = tuple((key, encode(value)) for key, value in node.kwargs.items())
+    outputs = tuple(builder.result_buffer(result) for result in builder.results)
+    builder.fallback(
+        FallbackStep(
+            node.name,
+            str(node.target),
+            tuple(inputs),
+            outputs,
+            arguments,
+            keyword_arguments,
+            (builder.origin,),
+            builder.at,
+        )
+    )
+    return outputs
+
+
+def _results(
+    node: fx.Node,
+    builder: Builder,
+    meanings: dict[fx.Node, Lowered],
+    inputs: list[Buffer],
+    targets: Mapping[int, Buffer],
+) -> tuple[Buffer | Index | None, ...]:
+    results: list[Buffer | Index | None] = []
+    for number, each in enumerate(_returned(node)):
+        meaning = meanings[each] if isinstance(each, fx.Node) else each
+        if isinstance(meaning, int):
+            meaning = to_index(meaning)
+        if isinstance(meaning, Buffer):
+            wanted = _wanted_strides(meaning, each, targets.get(number))
+            if meaning in inputs or meaning in results or wanted != meaning.strides:
+                meaning = _copy(meaning, wanted, builder)
+        assert meaning is None or isinstance(meaning, Buffer | Index), f"{each} cannot be returned"
+        results.append(meaning)
+    return tuple(results)
+
+
+def _returned(node: fx.Node) -> Sequence[object]:
+    (returned,) = node.args
+    return returned if isinstance(returned, tuple | list) else (returned,)
+
+
+def _wanted_strides(buffer: Buffer, node: object, target: Buffer | None) -> Indices:
+    """How eager lays out what is returned, where that is dense; a dimension of size 1 may lie anyhow.
+
+    What may be written into the memory of `target` lies as that does.
+    """
+    assert isinstance(node, fx.Node)
+    if target is not None and target.shape == buffer.shape and is_dense(target.shape, target.strides):
+        return target.strides
+    strides = to_strides(tuple(tensor_of(node).stride()))
+    pairs = zip(buffer.shape, buffer.strides, strides, strict=True)
+    is_same = all(size.constant == 1 or mine == eagers for size, mine, eagers in pairs)
+    if is_same or is_dense(buffer.shape, strides):
+        return buffer.strides if is_same else strides
+    order = _dense_order(tensor_of(node))
+    return buffer.strides if order is None else _strides_in_order(buffer.shape, order)
+
+
+def _dense_order(value: torch.Tensor) -> list[int] | None:
+    """Dimensions from the innermost on, if the sizes that are symbols had no gaps between them when they were traced.
+
+    For other sizes there may be some: ``x.unfold(1, 2, 2)`` leaves out an odd element, and is packed.
+    """
+    sizes, strides = list(map(size_hint, value.shape)), list(map(size_hint, value.stride()))
+    order = sorted(range(value.ndim), key=lambda dim: (strides[dim], sizes[dim] != 1))
+    length = 1
+    for dim in order:
+        if sizes[dim] != 1 and strides[dim] != length:
+            return None
+        length *= sizes[dim]
+    return order
+
+
+def _strides_in_order(shape: Indices, order: Sequence[int]) -> Indices:
+    strides = dict(zip(reversed(order), contiguous_strides(tuple(shape[dim] for dim in reversed(order))), strict=True))
+    return tuple(strides[dim] for dim in range(len(shape)))
+
+
+def _copy(source: Buffer, strides: Indices, builder: Builder) -> Buffer:
+    """An output has memory of its own, even when the graph returns an input, or one value twice."""
+    builder.node_name, builder.origin = f"{source.name}_copy", f"{source.name}: returned"
+    return builder.define(lambda at: Load(source, at), Result(source.dtype, source.shape, strides))
+
+
+def _result_of(value: torch.Tensor, node: fx.Node) -> Result:
+    dtype = dtype_name(value.dtype)
+    if dtype not in ITEM_SIZES or value.layout is not torch.strided or value.ndim > MAX_RANK:
+        raise LoweringError(
+            f"cannot compile {node.target}: it gives a {value.layout} tensor of {value.dtype} with {value.ndim} dims",
+            why=f"the native backend handles dense real tensors of up to {MAX_RANK} dims",
+            fix="keep that part of the program in eager, or use backend='interpret'",
+            at=str(source_line_of(node) or "") or None,
+        )
+    return Result(dtype, to_indices(tuple(value.shape)), to_strides(tuple(value.stride())))
+
+
+def _example(value: object, dimension: int | None) -> int | None:
+    """What a number, or a tensor's size, was when it was traced, if it was anything."""
+    size = value.shape[dimension] if isinstance(value, torch.Tensor) and dimension is not None else value
+    return int(size.node.hint) if isinstance(size, torch.SymInt) and size.node.has_hint() else None
+
+
+def _size_sources(graph_module: fx.GraphModule, inputs: list[Buffer]) -> tuple[SizeSource, ...]:
+    """For each dynamic size, the first input that is it, or has a dimension that is it."""
+    placeholders = {node.name: node for node in graph_module.graph.nodes if node.op == "placeholder"}
+    sources: dict[str, SizeSource] = {}
+    for position, buffer in enumerate(inputs):
+        value = value_of(placeholders[buffer.name])
+        own = [(None, to_index(value))] if isinstance(value, torch.SymInt) else []
+        for dimension, size in (*own, *enumerate(buffer.shape)):
+            match size.terms:
+                case (((Symbol(name),), 1),):
+                    example = _example(value, dimension)
+                    sources.setdefault(name, SizeSource(name, position, dimension, example=example))
+    used = {each.name for buffer in inputs for size in buffer.shape for each in atoms(size) if isinstance(each, Symbol)}
+    assert used <= set(sources), f"sizes {sorted(used - set(sources))} are no dimension of any input"
+    return tuple(sources[name] for name in sorted(sources))

@@ -1,0 +1,66 @@
+"""Which function lowers which operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch._ops import OpOverload
+
+from precast.native.loops.buffers import Buffer
+
+
+class Declined:
+    """What a rule gives where it does not know these arguments: the operator falls back."""
+
+
+DECLINED = Declined()
+Lowered = Buffer | tuple[Buffer | None, ...] | Declined
+Rule = Callable[..., Lowered]
+AnyRule = TypeVar("AnyRule", bound=Rule)
+
+_RULES: dict[OpOverload, Rule] = {}
+_DRAWING_RULES: dict[OpOverload, Rule] = {}
+
+
+def lowering(*operators: OpOverload) -> Callable[[AnyRule], AnyRule]:
+    """Register ``rule(builder, *args, **kwargs) -> Buffer`` for `operators`; a second rule for one is refused.
+
+    Tensor arguments arrive as buffers, sizes as ``Index``, everything else as it stands in the graph. What the operator
+    gives (shape, type, strides) is known from tracing: ``builder.result``.
+    """
+
+    def register(rule: AnyRule) -> AnyRule:
+        for operator in operators:
+            assert operator not in _RULES, f"{operator} has a lowering rule already: {_RULES[operator].__name__}"
+            _RULES[operator] = rule
+        return rule
+
+    return register
+
+
+def drawing(*operators: OpOverload) -> Callable[[AnyRule], AnyRule]:
+    """Register ``rule(builder, stream, *args, **kwargs)`` for random operators that draw from a stream of ours.
+
+    Such a rule knows all arguments: it never declines.
+    """
+
+    def register(rule: AnyRule) -> AnyRule:
+        for operator in operators:
+            assert operator not in _DRAWING_RULES, f"{operator} has a drawing rule already"
+            _DRAWING_RULES[operator] = rule
+        return rule
+
+    return register
+
+
+def drawing_rule_for(operator: object) -> Rule | None:
+    return _DRAWING_RULES.get(operator) if isinstance(operator, OpOverload) else None
+
+
+def rule_for(operator: object) -> Rule | None:
+    return _RULES.get(operator) if isinstance(operator, OpOverload) else None
+
+
+def lowered_operators() -> tuple[OpOverload, ...]:
+    return tuple(sorted({*_RULES, *_DRAWING_RULES}, key=str))

@@ -1,0 +1,76 @@
+"""Sizes of traced tensors, which may be sympy expressions, as loop-IR indices."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
+
+from precast.errors import LoweringError
+from precast.native.loops.index import Index, constant, floor_divide, maximum, minimum, product, remainder, symbol
+
+
+def to_index(size: int | torch.SymInt) -> Index:
+    """A size, stride or offset as an ``Index``."""
+    return constant(size) if isinstance(size, int) else expression_to_index(size.node.expr)
+
+
+def expression_to_index(expression: sympy.Expr) -> Index:
+    """An expression over size symbols as an ``Index``."""
+    return _from_sympy(sympy.expand(expression))
+
+
+def to_strides(strides: tuple[int | torch.SymInt, ...]) -> tuple[Index, ...]:
+    """Strides, without the ``max(1, size)`` that only matters where a size is 0 and there is nothing to step over."""
+    return tuple(to_index(stride) if isinstance(stride, int) else _stride(stride) for stride in strides)
+
+
+def _stride(stride: torch.SymInt) -> Index:
+    expression = stride.node.expr
+    plain = expression.replace(lambda part: isinstance(part, sympy.Max | Max) and 1 in part.args, _without_one)
+    return _from_sympy(sympy.expand(plain))
+
+
+def _without_one(expression: sympy.Expr) -> sympy.Expr:
+    (other,) = [argument for argument in expression.args if argument != 1]
+    return other
+
+
+def to_indices(sizes: tuple[int | torch.SymInt, ...]) -> tuple[Index, ...]:
+    """Sizes of a tensor; one that a guard makes 1 is 1, whatever its expression: it is broadcast."""
+    return tuple(constant(1) if _is_guarded_one(size) else to_index(size) for size in sizes)
+
+
+def _is_guarded_one(size: int | torch.SymInt) -> bool:
+    may_be = isinstance(size, torch.SymInt) and size.node.has_hint() and size.node.hint == 1
+    return may_be and statically_known_true(size == 1)
+
+
+def _from_sympy(expression: sympy.Expr) -> Index:
+    if expression.is_Integer:
+        return constant(int(expression))
+    if expression.is_Symbol:
+        return symbol(expression.name)
+    parts = [_from_sympy(argument) for argument in expression.args] if not expression.is_Pow else []
+    if expression.is_Add:
+        return sum(parts, constant(0))
+    if expression.is_Mul:
+        return product(parts)
+    if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
+        return product([_from_sympy(expression.base)] * int(expression.exp))
+    if isinstance(expression, FloorDiv | CleanDiv):
+        return floor_divide(*parts)
+    if isinstance(expression, Mod | PythonMod):
+        return remainder(*parts)
+    if isinstance(expression, sympy.Max | Max):
+        return reduce(maximum, parts)
+    if isinstance(expression, sympy.Min | Min):
+        return reduce(minimum, parts)
+    raise LoweringError(
+        f"cannot compile the size {expression}",
+        why=f"the native backend does not know how to compute {type(expression).__name__} of sizes",
+        fix="give that dimension a fixed size, or use backend='interpret'",
+    )

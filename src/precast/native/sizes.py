@@ -1,0 +1,96 @@
+"""Dynamic sizes at a call: where each is read, and what expressions of them come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from precast.errors import LoweringError
+from precast.graph.nodes import has_value, value_of
+from precast.native.loops.index import Index, Symbol, evaluate
+from precast.native.rules.sizes import to_index
+
+Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
+
+
+@dataclass(frozen=True)
+class SizeReader:
+    """A dynamic size follows from a node's value: ``(number - offset) / factor``.
+
+    The number is a dimension of a tensor, or the value itself where there is no dimension.
+    """
+
+    symbol: str
+    node: fx.Node
+    dimension: int | None
+    factor: int
+    offset: int
+
+    def read(self, value: object) -> int:
+        number = value if self.dimension is None else value.shape[self.dimension]  # type: ignore[attr-defined]
+        assert isinstance(number, int), f"the size {self.symbol} is a {type(number).__name__}"
+        return (number - self.offset) // self.factor
+
+
+def size_readers(nodes: Iterable[fx.Node]) -> dict[str, SizeReader]:
+    """For each size that follows from one of the nodes' values, the simplest way to read it."""
+    found: dict[str, SizeReader] = {}
+    for node in nodes:
+        for dimension, number in _numbers(node):
+            reader = _reader(node, dimension, to_index(number))
+            if reader is not None and (reader.symbol not in found or _is_plainer(reader, found[reader.symbol])):
+                found[reader.symbol] = reader
+    return found
+
+
+def symbols_in(value: object) -> Iterable[str]:
+    """Names of the dynamic sizes that a traced value speaks of, in order."""
+    if isinstance(value, tuple | list):
+        return [name for each in value for name in symbols_in(each)]
+    is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    numbers = (*value.shape, *value.stride()) if is_dense else (value,)  # type: ignore[attr-defined]
+    symbolic = [number.node.expr for number in numbers if isinstance(number, Symbolic)]
+    return [name for expression in symbolic for name in sorted(each.name for each in expression.free_symbols)]
+
+
+def number_of(size: int | torch.SymInt, sizes: Mapping[str, int]) -> int:
+    """A traced number for these sizes."""
+    return size if isinstance(size, int) else evaluate(to_index(size), lambda atom: sizes[atom.text])
+
+
+def _numbers(node: fx.Node) -> Iterable[tuple[int | None, torch.SymInt]]:
+    value = value_of(node) if has_value(node) else None
+    if isinstance(value, torch.SymInt):
+        if is_known(value):
+            yield None, value
+    elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        sizes: Sequence[object] = value.shape
+        for dimension, size in enumerate(sizes):
+            if isinstance(size, torch.SymInt) and is_known(size):
+                yield dimension, size
+
+
+def is_known(size: torch.SymInt) -> bool:
+    """Whether a size can be computed from symbols as native code does."""
+    try:
+        to_index(size)
+    except LoweringError:
+        return False
+    return True
+
+
+def _reader(node: fx.Node, dimension: int | None, number: Index) -> SizeReader | None:
+    """Solve ``number = factor * size + offset`` for the size, if that is what it is."""
+    match sorted(number.terms, key=lambda term: len(term[0])):
+        case [((Symbol(name),), factor)]:
+            return SizeReader(name, node, dimension, factor, 0)
+        case [((), offset), ((Symbol(name),), factor)]:
+            return SizeReader(name, node, dimension, factor, offset)
+    return None
+
+
+def _is_plainer(one: SizeReader, other: SizeReader) -> bool:
+    return (one.factor, one.offset) == (1, 0) != (other.factor, other.offset)

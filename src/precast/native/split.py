@@ -1,0 +1,416 @@
+"""Which parts of a graph become native code, and which torch runs node by node.
+
+Before::
+
+    a = x.exp(); b = torch.view_as_complex(a); c = torch.view_as_real(b * b); d = c + x
+
+After::
+
+    native segment: a        torch segment: b, b * b, c        native segment: d
+
+Native code knows dense real tensors on the CPU. What gives or takes anything else (complex or sparse tensors, sizes
+that depend on data, workspaces, subgraphs, effects) is left to torch, in as few segments as dependencies allow.
+
+Cuts the native part of a backward where that lets memory go early.
+
+Before::
+
+    native segment: a … z            every saved activation is alive until it ends
+
+After::
+
+    native segment: a … m            what only these read is freed here
+    native segment: n … z
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch._prims.rng_prims import run_with_rng_state
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
+
+from precast.graph.nodes import has_value, placeholders_of, results_of, tensor_of, updating_result_of, value_of
+from precast.graph.tensor_spec import dtype_name
+from precast.native.loops.buffers import ITEM_SIZES
+from precast.native.loops.index import product
+from precast.native.rules.lower import MAX_RANK
+from precast.native.rules.sizes import to_index
+from precast.native.sizes import SizeReader, is_known, size_readers, symbols_in
+from precast.ops.cost import bytes_of
+from precast.ops.facts import Fact, facts_of, is_random
+from precast.ops.own_operators import random_seed
+
+MIN_FREED = 16 * 2**20
+"""A cut that frees less than this is not worth a call more."""
+MAX_PARTS = 16
+
+
+def saved_inputs(graph: fx.Graph) -> set[fx.Node]:
+    """The inputs of a backward that the forward made for it: nobody else holds them. Empty for other graphs."""
+    inputs = placeholders_of(graph)
+    if not any(node.name.startswith("tangents_") for node in inputs):
+        return set()
+    return {node for node in inputs if not node.name.startswith(("primals_", "tangents_"))}
+
+
+def parts(nodes: Sequence[fx.Node], freed: Collection[fx.Node]) -> list[Sequence[fx.Node]]:
+    """``nodes`` in runs, such that each run but the last is the last to read a good share of ``freed``.
+
+    Runs end where the least of what was computed is still to be read, and much less than is freed.
+    """
+    deaths = _deaths(nodes, freed)
+    share = max(MIN_FREED, sum(deaths) // MAX_PARTS)
+    crossing = _crossing_bytes(nodes)
+    runs: list[Sequence[fx.Node]] = []
+    start, gone, best = 0, 0, None
+    for position in range(len(nodes) - 1):
+        gone += deaths[position]
+        if gone >= share and crossing[position] < (gone / 2 if best is None else crossing[best]):
+            best = position
+        if best is not None and gone >= 2 * share:
+            runs.append(nodes[start : best + 1])
+            start, gone, best = best + 1, sum(deaths[best + 1 : position + 1]), None
+    return [*runs, nodes[start:]]
+
+
+def _deaths(nodes: Sequence[fx.Node], freed: Collection[fx.Node]) -> list[int]:
+    """For each node, the bytes of ``freed`` that it is the last to read."""
+    last = {source: i for i, node in enumerate(nodes) for source in node.all_input_nodes if source in freed}
+    deaths = [0] * len(nodes)
+    for source, i in last.items():
+        deaths[i] += bytes_of(value_of(source))
+    return deaths
+
+
+def _crossing_bytes(nodes: Sequence[fx.Node]) -> list[float]:
+    """After each node, the bytes computed so far that later nodes read; infinite where a cut would part a tuple."""
+    last = _last_readers(nodes)
+    changes = [0.0] * (len(nodes) + 1)
+    for position, node in enumerate(nodes):
+        value = value_of(node)
+        alive = bytes_of(value) if isinstance(value, torch.Tensor) else 1e18
+        changes[position] += alive
+        changes[last.get(node, position)] -= alive
+    return list(accumulate(changes))
+
+
+def _last_readers(nodes: Sequence[fx.Node]) -> Mapping[fx.Node, int]:
+    inside = set(nodes)
+    return {source: i for i, node in enumerate(nodes) for source in node.all_input_nodes if source in inside}
+
+
+_PLAIN_ARGUMENTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, str, bool, int, float, type(None))
+
+_RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+_LEFT_TO_TORCH = frozenset({Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING, Fact.WORKSPACE})
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Nodes that run together, in order; `inputs` are computed before, `outputs` are read after.
+
+    `updates` are outputs that may be written into the memory of an input, each with that input.
+    """
+
+    is_native: bool
+    nodes: tuple[fx.Node, ...]
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+    updates: tuple[tuple[fx.Node, fx.Node], ...] = ()
+
+
+@dataclass(frozen=True)
+class ViewChain:
+    """A result that is a view: `root` is kept, and the views are taken of it after the last segment."""
+
+    root: fx.Node
+    views: tuple[fx.Node, ...]
+
+
+Result = fx.Node | ViewChain | object
+
+
+@dataclass(frozen=True)
+class SplitGraph:
+    """Segments in an order that respects dependencies, and what the graph returns."""
+
+    module: fx.GraphModule
+    segments: tuple[Segment, ...]
+    results: tuple[Result, ...]
+
+
+def split_graph(module: fx.GraphModule) -> SplitGraph:
+    """Cut a functional graph into native and torch segments."""
+    updates = _updates(module.graph)
+    results = tuple(each if each in updates else _result(each) for each in results_of(module.graph))
+    readers = computed_sizes(module.graph)
+    levels = _levels(module.graph, readers)
+    members: dict[int, list[fx.Node]] = {}
+    needed = _needed_nodes(module.graph, results, readers)
+    for node, level in levels.items():
+        if node in needed:
+            members.setdefault(level, []).append(node)
+    returned = {node for each in results for node in _nodes_of_result(each)}
+    freed = saved_inputs(module.graph) - returned
+    segments = tuple(
+        _segment(part, returned, needed, is_native=level % 2 == 0)
+        for level in sorted(members)
+        for part in (parts(members[level], freed) if level % 2 == 0 else [members[level]])
+    )
+    return SplitGraph(module, tuple(_with_updates(segments, updates)), results)
+
+
+def _updates(graph: fx.Graph) -> dict[object, fx.Node]:
+    """New values of inputs, each with the input into whose memory it may be written."""
+    marked = [(node, number) for node in placeholders_of(graph) if (number := updating_result_of(node)) is not None]
+    results = results_of(graph) if marked else ()
+    pairs = [(results[number], node) for node, number in reversed(marked)]
+    return {value: node for value, node in pairs if isinstance(value, fx.Node) and may_be_native(value)}
+
+
+def _with_updates(segments: Sequence[Segment], updates: Mapping[object, fx.Node]) -> Iterator[Segment]:
+    """The segments with those updates that nobody reads the old value after, or could fail before."""
+    order = {node: number for number, node in enumerate(next(iter(updates.values())).graph.nodes)} if updates else {}
+    for number, segment in enumerate(segments):
+        later = segments[number + 1 :]
+        read_later = {node for each in later for node in each.inputs}
+        first_later = min((order[node] for each in later for node in each.nodes), default=len(order)) if updates else 0
+        taken = tuple(
+            (value, updates[value])
+            for value in segment.outputs
+            if segment.is_native
+            and value in updates
+            and updates[value] not in read_later
+            and order[value] < first_later
+        )
+        inputs = dict.fromkeys((*segment.inputs, *(node for _, node in taken)))
+        yield replace(segment, inputs=tuple(inputs), updates=taken) if taken else segment
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether a node is a whole number that follows from the sizes of inputs: nobody need run it."""
+    value = value_of(node) if has_value(node) else None
+    if not isinstance(value, torch.SymInt | int) or isinstance(value, bool):
+        return False
+    if isinstance(value, torch.SymInt) and not is_known(value):
+        return False
+    return node.op == "placeholder" or (node.op == "call_function" and not makes_sizes(node))
+
+
+def computed_sizes(graph: fx.Graph) -> dict[str, SizeReader]:
+    """For each size that depends on data, the first node that it can be read from."""
+    given = size_readers(placeholders_of(graph))
+    found: dict[str, SizeReader] = {}
+    for node in graph.nodes:
+        if node.op != "call_function" or not has_value(node) or is_size(node):
+            continue
+        new = {name for name in symbols_in(value_of(node)) if name not in given and name not in found}
+        if new:
+            found.update({name: reader for name, reader in size_readers([node]).items() if name in new})
+    return found
+
+
+def _sources(node: fx.Node, readers: Mapping[str, SizeReader]) -> list[fx.Node]:
+    """What a node needs: its arguments, and what those sizes are read from that it, or they, speak of."""
+    if not readers:
+        return node.all_input_nodes
+    values = [value_of(each) for each in (node, *node.all_input_nodes) if has_value(each)]
+    names = dict.fromkeys(name for value in values for name in symbols_in(value) if name in readers)
+    return [*node.all_input_nodes, *(readers[name].node for name in names if readers[name].node is not node)]
+
+
+def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader]) -> dict[fx.Node, int]:
+    """Even levels are native, odd ones are torch's; a node comes no earlier than its arguments.
+
+    What draws random numbers or acts on the world stays in order.
+    """
+    levels: dict[fx.Node, int] = {}
+    last_ordered = -1
+    for node in graph.nodes:
+        if node.op != "call_function" or is_size(node):
+            continue
+        # A draw that nobody reads still moves torch's generator on, and native code forgets what nobody reads.
+        parity = 0 if may_be_native(node) and (node.users or not is_random(node)) else 1
+        inputs = [levels[each] for each in _sources(node, readers) if each in levels]
+        if node.target is operator.getitem and inputs:
+            levels[node] = inputs[0]
+            continue
+        is_ordered = bool(facts_of(node) & {Fact.RANDOM, Fact.EFFECTFUL})
+        lowest = max([-parity, *inputs, *([last_ordered] if is_ordered else [])])
+        levels[node] = lowest if lowest % 2 == parity else lowest + 1
+        if is_ordered:
+            last_ordered = levels[node]
+    return levels
+
+
+def may_be_native(node: fx.Node) -> bool:
+    """Whether lowering can take the node: by a rule, or as a step that calls back into torch."""
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, fx.Node) and may_be_native(source)
+    if node.target is run_with_rng_state:
+        return is_drawn_natively(node)
+    if not isinstance(node.target, OpOverload) or not has_value(node) or node.target is random_seed:
+        return False
+    if facts_of(node) & _LEFT_TO_TORCH or makes_sizes(node) or _compares_sizes(node):
+        return False
+    return may_be_held(value_of(node), (node.args, node.kwargs))
+
+
+def may_be_held(value: object, arguments: object) -> bool:
+    """Whether native code can hold what a call gives, and all that it takes."""
+    values = value if isinstance(value, tuple | list) else (value,)
+    is_expressible = any(isinstance(each, torch.Tensor) for each in values)
+    leaves = pytree.tree_leaves(arguments)
+    return is_expressible and all(map(_may_be_buffer, values)) and all(map(_may_be_argument, leaves))
+
+
+def is_drawn_natively(node: fx.Node) -> bool:
+    """Whether a random operator draws from a stream of ours, and not from a state of torch's generator."""
+    state = node.args[0]
+    return isinstance(state, fx.Node) and has_value(state) and tensor_of(state).dtype is torch.int64
+
+
+def makes_sizes(node: fx.Node) -> bool:
+    """Whether sizes of the result are news: they depend on data, which torch's tags do not always say."""
+    symbols = set(symbols_in(value_of(node)))
+    return bool(symbols) and not symbols <= {
+        name for each in node.all_input_nodes if has_value(each) for name in symbols_in(value_of(each))
+    }
+
+
+def _compares_sizes(node: fx.Node) -> bool:
+    """Whether inputs fit together only if sizes turn out to be equal that depend on data: torch looks when it runs."""
+    if node.target in _RESHAPES and not _keeps_count(node):
+        return True
+    values = [value_of(each) for each in node.all_input_nodes if has_value(each)]
+    sizes: list[object] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
+    unknown = {symbol for size in sizes for symbol in free_unbacked_symbols(size)}
+    if len(unknown) < 2:
+        return False
+    shape_env = next(size.node.shape_env for size in sizes if isinstance(size, torch.SymInt))
+    asserted = (each.expr for found in shape_env.deferred_runtime_asserts.values() for each in found)
+    return any(each.is_Relational and each.free_symbols <= unknown and each.free_symbols for each in asserted)
+
+
+def _keeps_count(node: fx.Node) -> bool:
+    """Whether a view has as many elements as what it is of, whatever sizes depend on data."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node), f"{node} is a view of nothing"
+    shapes: list[Sequence[int | torch.SymInt]] = [tensor_of(each).shape for each in (source, node)]
+    if not any(free_unbacked_symbols(size) for shape in shapes for size in shape):
+        return True
+    if not all(isinstance(size, int) or is_known(size) for shape in shapes for size in shape):
+        return False
+    before, after = (product(to_index(size) for size in shape) for shape in shapes)
+    return before == after
+
+
+def _may_be_argument(argument: object) -> bool:
+    if not isinstance(argument, fx.Node):
+        return isinstance(argument, _PLAIN_ARGUMENTS)
+    if not has_value(argument) or isinstance(value_of(argument), fx.GraphModule):
+        return False
+    value = value_of(argument)
+    if isinstance(value, torch.SymInt):
+        return is_size(argument) and is_known(value)
+    return isinstance(value, int | float | None) or _may_be_buffer(value)
+
+
+def _may_be_buffer(value: object) -> bool:
+    """Whether native code can hold the value; None stands for a result that nobody asked for."""
+    if value is None:
+        return True
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
+        return False
+    if dtype_name(value.dtype) not in ITEM_SIZES or value.ndim > MAX_RANK or value.is_conj() or value.is_neg():
+        return False
+    return all(isinstance(size, int) or is_known(size) for size in (*value.shape, *value.stride()))
+
+
+def _segment(nodes: Sequence[fx.Node], returned: set[fx.Node], needed: set[fx.Node], *, is_native: bool) -> Segment:
+    inside = set(nodes)
+    used = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in inside)
+    inputs = tuple(each for each in used if not is_size(each))
+    readers = needed - inside
+    outputs = tuple(node for node in nodes if node in returned or readers.intersection(node.users))
+    return Segment(is_native, tuple(nodes), inputs, outputs)
+
+
+def _needed_nodes(graph: fx.Graph, results: Sequence[Result], readers: Mapping[str, SizeReader]) -> set[fx.Node]:
+    """What results, effects and draws depend on, but for sizes that follow from those of inputs."""
+    needed: set[fx.Node] = set()
+    waiting = [node for each in results for node in _nodes_of_result(each)]
+    waiting += [each for node in list(waiting) if is_size(node) for each in _sources(node, readers)]
+    acting = {Fact.EFFECTFUL, Fact.RANDOM}
+    waiting += [node for node in graph.nodes if node.op == "call_function" and not acting.isdisjoint(facts_of(node))]
+    while waiting:
+        node = waiting.pop()
+        if node not in needed and not is_size(node):
+            needed.add(node)
+            waiting += _sources(node, readers)
+    return needed
+
+
+def _nodes_of_result(result: Result) -> tuple[fx.Node, ...]:
+    if isinstance(result, ViewChain):
+        return (result.root,)
+    return (result,) if isinstance(result, fx.Node) else ()
+
+
+_ALL_ELEMENTS = {
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name, overload in (
+        ("alias", "default"), ("t", "default"), ("transpose", "int"), ("permute", "default"), ("view", "default"),
+        ("_unsafe_view", "default"), ("unsqueeze", "default"), ("squeeze", "default"), ("squeeze", "dim"),
+        ("squeeze", "dims"), ("expand", "default"),
+    )
+}  # fmt: skip
+_SOME_ELEMENTS = {
+    torch.ops.aten.select.int, torch.ops.aten.slice.Tensor, torch.ops.aten.diagonal.default,
+    torch.ops.aten.as_strided.default, torch.ops.aten.unbind.int, torch.ops.aten.split.Tensor,
+    torch.ops.aten.split_with_sizes.default,
+}  # fmt: skip
+
+
+def _result(result: object) -> Result:
+    """A returned view of an input, or of all of a computed tensor, shares its memory as it does in eager.
+
+    So does one that shows an element again: no tensor of its own could have its strides.
+    """
+    if not isinstance(result, fx.Node):
+        return result
+    node, views = result, list[fx.Node]()
+    while _is_view(node):
+        if not all(is_size(each) for each in node.all_input_nodes if each is not node.args[0]):
+            break  # Where it begins is computed.
+        views.insert(0, node)
+        source = node.args[0]
+        assert isinstance(source, fx.Node), f"{node} is a view of nothing"
+        node = source
+    takes_part = any(view.target in _SOME_ELEMENTS for view in views)
+    is_input = node in placeholders_of(node.graph) or node.op == "get_attr"
+    if not views or (takes_part and not is_input and not _shows_again(result)):
+        return result
+    return ViewChain(node, tuple(views))
+
+
+def _is_view(node: object) -> bool:
+    """Whether it is a view, or one of several that an operator takes."""
+    if not isinstance(node, fx.Node) or node.op != "call_function":
+        return False
+    is_one_of_several = node.target is operator.getitem and _is_view(node.args[0])
+    return is_one_of_several or node.target in _ALL_ELEMENTS or node.target in _SOME_ELEMENTS
+
+
+def _shows_again(node: fx.Node) -> bool:
+    value = tensor_of(node)
+    return any(isinstance(stride, int) and stride == 0 for stride in value.stride())

@@ -1,0 +1,131 @@
+"""What follows from a call's sizes, as C++ functions: which condition is broken, how tensors are laid out, the arena.
+
+Each number is computed exactly, or the call is refused: every other size, stride and offset that the program computes
+from sizes when it runs, without looking, has been computed here before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from precast.native.describe import Entry
+from precast.native.loops.index import Computed, Index, Variable, atoms, product
+from precast.native.loops.program import (
+    FallbackStep,
+    Kernel,
+    KernelGroup,
+    LibraryCall,
+    Loop,
+    SizeSource,
+    Statement,
+    Step,
+)
+from precast.native.targets.cpu.codegen.types import identifier, index_text, text_literal
+
+HEADER = '#include "precast_sizes.h"'
+_EXACT = "precast::exact"
+
+
+def size_functions(prefix: str, entry: Entry) -> list[str]:
+    """The functions that the table of entries names."""
+    return [*_broken_condition(prefix, entry), *_layouts(prefix, entry), *_arena_size(prefix, entry)]
+
+
+def size_lines(sizes: Iterable[SizeSource], array: str, *, number: str = "int64_t") -> list[str]:
+    """Local constants for the sizes of a call."""
+    return [f"    [[maybe_unused]] const {number} {identifier(source.symbol)} = {array}[{position}];"
+            for position, source in enumerate(sizes)]  # fmt: skip
+
+
+def _broken_condition(prefix: str, entry: Entry) -> list[str]:
+    header = f"static const char* {prefix}_broken_condition([[maybe_unused]] const int64_t* sizes) {{"
+    lines = [header, *size_lines(entry.program.sizes, "sizes", number=_EXACT)]
+    for each in entry.conditions:
+        left, right = (f"precast::number({_text(side)}, known)" for side in (each.left, each.right))
+        lines += [
+            "    {",
+            "        bool known = true;",
+            f"        const int64_t left = {left}, right = {right};",
+            f"        if (!known || !(left {each.relation} right)) return {text_literal(each.text)};",
+            "    }",
+        ]
+    return [*lines, "    return nullptr;", "}", ""]
+
+
+def _layouts(prefix: str, entry: Entry) -> list[str]:
+    program = entry.program
+    numbers = [size for buffer in (*program.inputs, *program.outputs) for size in (*buffer.shape, *buffer.strides)]
+    lines = [f"    layouts[{position}] = {_known(size)};" for position, size in enumerate(numbers)]
+    parameters = "[[maybe_unused]] const int64_t* sizes, [[maybe_unused]] int64_t* layouts"
+    header = f"static bool {prefix}_layouts({parameters}) {{"
+    return [header, *_opening(entry), *lines, "    return known;", "}", ""]
+
+
+def _arena_size(prefix: str, entry: Entry) -> list[str]:
+    header = f"static int64_t {prefix}_arena_size([[maybe_unused]] const int64_t* sizes) {{"
+    computed = dict.fromkeys(_text(each) for each in computed_numbers(entry) if not _is_given(each))
+    return [
+        header,
+        *_opening(entry),
+        *(f"    precast::number({text}, known);" for text in computed),
+        f"    const int64_t size = {_known(entry.plan.arena_size)};",
+        "    return known ? size : -1;",
+        "}",
+        "",
+    ]
+
+
+def _opening(entry: Entry) -> list[str]:
+    return [*size_lines(entry.program.sizes, "sizes", number=_EXACT), "    bool known = true;"]
+
+
+def _is_given(size: Index) -> bool:
+    """Whether nothing is to be computed."""
+    return size.constant is not None or _text(size).isidentifier()
+
+
+def _known(size: Index) -> str:
+    if _is_given(size):
+        return _text(size) if size.constant is not None else f"{_text(size)}.value"
+    return f"precast::number({_text(size)}, known)"
+
+
+def _text(size: Index) -> str:
+    return index_text(size, number=_EXACT)
+
+
+def computed_numbers(entry: Entry) -> Iterator[Index]:
+    """All that a running program computes from sizes alone, outside of its kernels, and how long its loops are."""
+    for buffer in entry.program.temporaries:
+        yield from (*buffer.shape, *buffer.strides)
+    for step in entry.program.steps:
+        yield from (each for each in _numbers_of(step) if not _varies(each))
+
+
+def _numbers_of(step: Step) -> Iterator[Index]:
+    match step:
+        case Kernel(body=body):
+            yield from _iterations(body)
+        case KernelGroup(members=members):
+            for member in members:
+                yield from _iterations(member.body)
+        case LibraryCall():
+            yield from step.numbers
+            for view in (*step.inputs, *step.outputs):
+                # Routines make copies of operands, whose elements have 16 bytes at most.
+                yield from (*view.shape, *view.strides, view.offset, product(view.shape) * 16)
+        case FallbackStep():
+            for buffer in (*step.inputs, *step.outputs):
+                yield from (*buffer.shape, *buffer.strides)
+
+
+def _iterations(body: Iterable[Statement]) -> Iterator[Index]:
+    for statement in body:
+        if isinstance(statement, Loop):
+            yield product(variable.extent for variable in statement.variables)
+            yield from _iterations(statement.body)
+
+
+def _varies(number: Index) -> bool:
+    """Whether it depends on more than sizes."""
+    return any(isinstance(each, Variable | Computed) for each in atoms(number))

@@ -1,0 +1,236 @@
+"""From the user's ``(args, kwargs)`` to the model's inputs, in named steps.
+
+Before: ``model(tokens, mask=None, options={"bias": bias})``
+After:  ``[tokens, bias]``, the tensors in the order of the model's inputs
+
+``bind`` → ``merge_keywords`` → ``flatten`` → ``drop_constants`` → ``order``; ``lift_state`` appends the weights, for
+those who feed them too. Each step is a function; ``InputAdapter`` runs them in order.
+
+From the model's outputs to what the user's model returns, and the other way round, in named steps.
+
+Before: ``[logits]``, the tensors that the model gives
+After:  ``{"loss": None, "logits": logits}``
+
+``keep_tensors`` and ``flatten_result`` lead to the model's outputs; ``put_back_constants`` and ``rebuild`` back.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from precast.errors import InputTypeError, InputValueError
+from precast.graph.input_checks import Leaf, check_leaves, expected_leaves
+from precast.graph.opened_objects import leaf_paths, opened
+from precast.graph.program import Program
+from precast.graph.signature import ConstantArgument, InputKind, OutputKind
+from precast.graph.tensor_spec import TensorSpec
+
+Leaves = dict[str, Any]
+"""What a call passes, by its path: ``tokens``, ``options['bias']``."""
+
+
+def signature_of(model: Callable[..., Any]) -> inspect.Signature | None:
+    """The parameters of a function or of a module's forward; ``None`` for builtins that do not tell."""
+    target = model.forward if isinstance(model, torch.nn.Module) else model
+    try:
+        return inspect.signature(target)
+    except (TypeError, ValueError):
+        return None
+
+
+def bind(signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by the names of the parameters that take them, defaults filled in."""
+    if signature is None:
+        return {"args": tuple(args), **kwargs}
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InputTypeError(
+            "The arguments do not fit the model's signature.",
+            why=f"{error}; the signature is {signature}",
+            fix="Give every required argument, and no other.",
+        ) from None
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def merge_keywords(signature: inspect.Signature | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """One flat list of arguments: those that ``**kwargs`` takes by their own names, those of ``*args`` numbered."""
+    merged: dict[str, Any] = {}
+    kinds = {} if signature is None else {name: p.kind for name, p in signature.parameters.items()}
+    for name, value in arguments.items():
+        kind = kinds.get(name, inspect.Parameter.VAR_POSITIONAL if signature is None and name == "args" else None)
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            merged |= {f"{name}[{i}]": item for i, item in enumerate(value)}
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            merged |= value
+        else:
+            merged[name] = value
+    return merged
+
+
+def flatten(arguments: Mapping[str, Any]) -> Leaves:
+    """Every leaf of every container, by its path."""
+    leaves: Leaves = {}
+    for name, value in arguments.items():
+        with_paths, _ = pytree.tree_flatten_with_path(opened(value))
+        leaves |= {f"{name}{pytree.keystr(path)}": leaf for path, leaf in with_paths}
+    return leaves
+
+
+def drop_constants(leaves: Leaves, constants: Mapping[str, object]) -> Leaves:
+    """The tensors alone; what is no tensor must be what the model was exported with."""
+    for path, value in leaves.items():
+        is_known, expected = path in constants, constants.get(path)
+        # A tensor can be a constant too: as the default of a parameter.
+        if (value is expected and is_known) or (isinstance(value, torch.Tensor) and not is_known):
+            continue
+        if not is_known or type(value) is not type(expected) or (value != expected and value == value):
+            expectation = f"exported with {expected!r}" if is_known else "exported with a tensor there"
+            raise InputValueError(
+                f"{path} is {value!r}, but the model was {expectation}.",
+                why="what is no tensor is a constant of an exported model",
+                fix="Pass the same, or export again.",
+            )
+    return {path: value for path, value in leaves.items() if path not in constants}
+
+
+def order(tensors: Leaves, names: Sequence[str]) -> list[torch.Tensor]:
+    """The tensors in the order of the model's inputs; each must be there, and no other."""
+    if set(tensors) != set(names):
+        missing, extra = sorted(set(names) - set(tensors)), sorted(set(tensors) - set(names))
+        told = [f"missing {', '.join(missing)}"] if missing else []
+        told += [f"not expected {', '.join(extra)}"] if extra else []
+        raise InputValueError(
+            f"The tensors of the call are not those that the model was exported with: {'; '.join(told)}.",
+            why=f"its inputs are {', '.join(names)}",
+            fix="Call it with the same structure of arguments, or export again.",
+        )
+    return [tensors[name] for name in names]
+
+
+def lift_state(inputs: Sequence[torch.Tensor], state: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The weights behind the inputs: placeholders always come first."""
+    return [*inputs, *state.values()]
+
+
+@dataclass(frozen=True)
+class InputAdapter:
+    """The steps with what they need to know of one exported model."""
+
+    signature: inspect.Signature | None
+    constants: Mapping[str, object]
+    names: tuple[str, ...]
+    program: Program
+    state: Mapping[str, torch.Tensor]
+
+    @classmethod
+    def of(
+        cls, model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], program: Program
+    ) -> "InputAdapter":
+        signature = signature_of(model)
+        leaves = flatten(merge_keywords(signature, bind(signature, args, kwargs)))
+        names = _graph_order(signature, args, kwargs)
+        constants = {path: value for path, value in leaves.items() if path not in names}
+        return cls(signature, constants, names, program, program.state)
+
+    def __call__(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, include_state: bool = False
+    ) -> list[torch.Tensor]:
+        """The model's inputs for one call, checked against what it was exported for."""
+        arguments = merge_keywords(self.signature, bind(self.signature, args, kwargs))
+        tensors = order(drop_constants(flatten(arguments), self.constants), self.names)
+        self._check(tensors)
+        return lift_state(tensors, self.state) if include_state else tensors
+
+    def _check(self, tensors: Sequence[torch.Tensor]) -> None:
+        specs = self.program.signature.inputs_of(InputKind.USER_INPUT)
+        wanted = [
+            e
+            for e, spec in zip(expected_leaves(self.program), specs, strict=True)
+            if not isinstance(spec.arg, ConstantArgument)
+        ]
+        # Where tensors are is no matter to an ONNX model: one exported on the meta device runs on the CPU.
+        wanted = [
+            replace(spec, device=tensor.device) if isinstance(spec, TensorSpec) else spec
+            for spec, tensor in zip(wanted, tensors, strict=True)
+        ]
+        leaves = [Leaf(name, tensor) for name, tensor in zip(self.names, tensors, strict=True)]
+        check_leaves(wanted, self.program.sizes, leaves)
+
+
+def _graph_order(
+    signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The paths of the tensors in the order in which the program takes them: as the example call has them."""
+    values = [*args, *kwargs.values()]
+    # Something in the place of each argument tells which parameter takes it.
+    places: list[Any] = [object() for _ in values]
+    bound = bind(signature, places[: len(args)], dict(zip(kwargs, places[len(args) :], strict=True)))
+    names = {id(place): name for name, place in merge_keywords(signature, bound).items()}
+    leaves = [flatten({names[id(place)]: value}) for place, value in zip(places, values, strict=True)]
+    return tuple(path for each in leaves for path, leaf in each.items() if isinstance(leaf, torch.Tensor))
+
+
+def flatten_result(result: Any) -> list[Any]:
+    """Every leaf of what a model returned."""
+    return pytree.tree_leaves(opened(result))
+
+
+def keep_tensors(leaves: Sequence[Any], constants: Sequence[object]) -> list[torch.Tensor]:
+    """The leaves that the ONNX model computes: those that are not constants of the program."""
+    return [leaf for leaf, constant in zip(leaves, constants, strict=True) if constant is _COMPUTED]
+
+
+def put_back_constants(outputs: Sequence[Any], constants: Sequence[object]) -> list[Any]:
+    """The model's outputs with the constants between them."""
+    remaining = iter(outputs)
+    return [next(remaining) if constant is _COMPUTED else constant for constant in constants]
+
+
+def rebuild(leaves: Sequence[Any], tree: pytree.TreeSpec) -> Any:
+    """The containers that the user's model returns."""
+    return pytree.tree_unflatten(leaves, tree)
+
+
+_COMPUTED = object()
+
+
+@dataclass(frozen=True)
+class OutputAdapter:
+    """The steps with what they need to know of one exported model."""
+
+    tree: pytree.TreeSpec
+    constants: tuple[object, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, program: Program) -> "OutputAdapter":
+        pairs = zip(program.signature.outputs, program.results, strict=True)
+        results = [result for spec, result in pairs if spec.kind is OutputKind.USER_OUTPUT]
+        constants = tuple(_COMPUTED if isinstance(result, fx.Node) else result for result in results)
+        return cls(program.signature.out_tree, constants, _names(program.signature.out_tree, constants))
+
+    def to_model(self, result: Any) -> list[torch.Tensor]:
+        """The tensors among what the user's model returned, in the order of the ONNX outputs."""
+        return keep_tensors(flatten_result(result), self.constants)
+
+    def to_user(self, outputs: Sequence[Any]) -> Any:
+        """What the user's model returns, of the ONNX model's outputs."""
+        return rebuild(put_back_constants(outputs, self.constants), self.tree)
+
+
+def _names(tree: pytree.TreeSpec, constants: Sequence[object]) -> tuple[str, ...]:
+    """Names of the computed outputs, after their places in what the model returns."""
+    paths = leaf_paths(tree)
+    return tuple(_name(path) for path, constant in zip(paths, constants, strict=True) if constant is _COMPUTED)
+
+
+def _name(path: Sequence[Any]) -> str:
+    parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+    return "_".join(parts if parts and not parts[0].isdigit() else ["output", *parts])

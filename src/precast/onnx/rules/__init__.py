@@ -1,0 +1,1 @@
+"""How operators are said in ONNX, one file for each family."""

@@ -1,0 +1,148 @@
+"""Control flow: ``cond`` becomes ``If``, ``while_loop`` becomes ``Loop``, ``scan`` and ``map`` become ``Scan``.
+
+Before: ``cond(p, then_graph, else_graph, [x])``
+After:  ``If(p, then_branch={y = Sin(x)}, else_branch={y = Cos(x)})``; what a branch reads from outside it reads by name
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+from torch import fx
+
+from precast.graph.nodes import value_of
+from precast.onnx.recorder import RecordedValue
+from precast.onnx.rules.registry import rule
+from precast.onnx.translate import GraphBuilder
+
+
+@rule("higher_order::cond")
+def cond(
+    builder: GraphBuilder, predicate: Any, then: fx.GraphModule, otherwise: fx.GraphModule, operands: Sequence[Any] = ()
+) -> Any:
+    branches = [_branch(builder, module, operands, name) for module, name in ((then, "then"), (otherwise, "else"))]
+    if isinstance(predicate, bool):
+        predicate = builder.recorder.constant(predicate, ir.DataType.BOOL)
+    count = len(branches[0].outputs)
+    return builder.recorder.call("If", predicate, outputs=count, then_branch=branches[0], else_branch=branches[1])
+
+
+@rule("higher_order::while_loop")
+def while_loop(
+    builder: GraphBuilder,
+    condition: fx.GraphModule,
+    body: fx.GraphModule,
+    carried: Sequence[Any],
+    additional: Sequence[Any] = (),
+) -> Any:
+    start = [_as_value(builder, value) for value in carried]
+    nodes, (goes_on,) = _inlined(builder, condition, [*start, *additional], "condition")
+    builder.recorder.nodes += nodes
+    step = RecordedValue(name=_name(builder, "step"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+    went_on = RecordedValue(name=_name(builder, "went_on"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+    inputs = _inputs(builder, body, len(start), "carried")
+    nodes, results = _inlined(builder, body, [*inputs, *additional], "body")
+    more, (still_goes_on,) = _inlined(builder, condition, [*results, *additional], "next_condition")
+    graph = _graph(builder, "body", [step, went_on, *inputs], [*nodes, *more], [still_goes_on, *results])
+    return builder.recorder.call("Loop", None, goes_on, *start, outputs=len(start), body=graph)
+
+
+@rule("higher_order::scan")
+def scan(
+    builder: GraphBuilder,
+    combine: fx.GraphModule,
+    start: Sequence[Any],
+    sequences: Sequence[Any],
+    additional: Sequence[Any] = (),
+) -> Any:
+    return _scan(builder, combine, start, sequences, additional)
+
+
+@rule("higher_order::map_impl")
+def map_over(
+    builder: GraphBuilder, function: fx.GraphModule, sequences: Sequence[Any], additional: Sequence[Any] = ()
+) -> Any:
+    return _scan(builder, function, (), sequences, additional)
+
+
+@rule("higher_order::wrap_with_set_grad_enabled")
+def without_grad_mode(builder: GraphBuilder, enabled: bool, body: fx.GraphModule, *operands: Any) -> Any:
+    nodes, results = _inlined(builder, body, operands, "region")
+    builder.recorder.nodes += nodes
+    return results
+
+
+def _scan(
+    builder: GraphBuilder,
+    body: fx.GraphModule,
+    start: Sequence[Any],
+    sequences: Sequence[Any],
+    additional: Sequence[Any],
+) -> Any:
+    inputs = _inputs(builder, body, len(start) + len(sequences), "element")
+    nodes, results = _inlined(builder, body, [*inputs, *additional], "body")
+    graph = _graph(builder, "body", inputs, nodes, results)
+    operands = [_as_value(builder, value) for value in (*start, *sequences)]
+    return builder.recorder.call("Scan", *operands, outputs=len(results), body=graph, num_scan_inputs=len(sequences))
+
+
+def _branch(builder: GraphBuilder, module: fx.GraphModule, operands: Sequence[Any], name: str) -> ir.Graph:
+    nodes, results = _inlined(builder, module, operands, name)
+    return _graph(builder, name, [], nodes, results)
+
+
+def _inlined(
+    builder: GraphBuilder, module: fx.GraphModule, operands: Sequence[Any], name: str
+) -> tuple[list[ir.Node], list[Any]]:
+    """The nodes of a subgraph that is called with these values, and its results."""
+    inner = GraphBuilder(module, builder.rules, builder.sizes, outer=builder, name=name)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    inner.values |= dict(zip(placeholders, operands, strict=True))
+    nodes = inner.run()
+    results: Any = module.graph.output_node().args[0]
+    results = results if isinstance(results, (list, tuple)) else [results]
+    return nodes, [inner.result(result) for result in results]
+
+
+def _inputs(builder: GraphBuilder, module: fx.GraphModule, count: int, name: str) -> list[ir.Value]:
+    """Fresh values for the first placeholders of a subgraph."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"][:count]
+    values: list[ir.Value] = []
+    for number, node in enumerate(placeholders):
+        values.append(RecordedValue(name=_name(builder, f"{name}_{number}")))
+        builder.set_type(values[-1], value_of(node))
+    return values
+
+
+def _graph(
+    builder: GraphBuilder, name: str, inputs: Sequence[ir.Value], nodes: list[ir.Node], results: Sequence[Any]
+) -> ir.Graph:
+    """A subgraph; its results must be its own, each under a name of its own."""
+    outputs: list[ir.Value] = []
+    made = {id(value) for node in nodes for value in node.outputs}
+    for number, result in enumerate(results):
+        if isinstance(result, ir.Value) and id(result) in made and result not in outputs:
+            outputs.append(result)
+            continue
+        outputs.append(RecordedValue(name=_name(builder, f"{name}_result_{number}")))
+        if isinstance(result, ir.Value):
+            outputs[-1].type, outputs[-1].shape = result.type, result.shape
+            nodes.append(ir.Node("", "Identity", [result], outputs=[outputs[-1]]))
+        else:
+            tensor = ir.tensor(result)
+            outputs[-1].dtype, outputs[-1].shape = tensor.dtype, ir.Shape([])
+            attribute = ir.AttrTensor("value", tensor)
+            nodes.append(ir.Node("", "Constant", [], [attribute], outputs=[outputs[-1]]))
+    return ir.Graph(inputs, outputs, nodes=nodes, name=_name(builder, name))
+
+
+def _name(builder: GraphBuilder, name: str) -> str:
+    return f"{builder.prefix}{builder.current}.{name}"
+
+
+def _as_value(builder: GraphBuilder, value: Any) -> ir.Value:
+    if isinstance(value, ir.Value):
+        return value
+    kinds = {bool: ir.DataType.BOOL, int: ir.DataType.INT64, float: ir.DataType.FLOAT}
+    assert type(value) in kinds, f"a loop carries {value!r}"
+    return builder.recorder.constant(value, kinds[type(value)])

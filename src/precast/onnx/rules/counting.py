@@ -1,0 +1,241 @@
+"""Counting, sorting and searching.
+
+How often values come up: histograms, modes, runs of equal values.
+
+Sorting, order statistics, and searching in what is sorted.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from precast.onnx.rules.opsets import integer, integers, number, op
+from precast.onnx.rules.registry import rule
+
+_INT64 = ir.DataType.INT64
+
+
+@rule("aten::histc")
+def counts_in_bins(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    lowest, highest = _range(x, None if min == max else (min, max), around=1)
+    return _histogram(x, bins, lowest, highest, None)
+
+
+@rule("aten::histogram.bin_ct")
+def histogram(
+    x: Any, bins: int = 100, *, range: Sequence[float] | None = None, weight: Any = None, density: bool = False
+) -> Any:
+    lowest, highest = _range(x, range, around=0.5)
+    edges = op.Add(lowest, op.Mul(_steps(bins, x), op.Div(op.Sub(highest, lowest), number(bins, x))))
+    counts = _histogram(x, bins, lowest, highest, weight)
+    if density:
+        counts = op.Div(counts, op.Mul(op.ReduceSum(counts), op.Div(op.Sub(highest, lowest), number(bins, x))))
+    return counts, edges
+
+
+@rule("aten::histogram.bins_tensor")
+def histogram_of_edges(x: Any, bins: Any, *, weight: Any = None, density: bool = False) -> Any:
+    flat = op.Unsqueeze(op.Reshape(x, integers(-1)), integers(1))
+    count = op.Sub(op.Shape(bins), integers(1))
+    last = op.Gather(bins, integers(-1))
+    passed = op.ReduceSum(op.Cast(op.LessOrEqual(bins, flat), to=_INT64), integers(1), keepdims=0)
+    row = op.Squeeze(flat, integers(1))
+    place = op.Where(op.Equal(row, last), op.Sub(count, integers(1)), op.Sub(passed, integers(1)))
+    is_inside = op.And(op.GreaterOrEqual(row, op.Gather(bins, integers(0))), op.LessOrEqual(row, last))
+    counts = _counted(op.Where(is_inside, place, count), count, weight, x)
+    if density:
+        widths = op.Sub(op.Slice(bins, integers(1), op.Shape(bins)), op.Slice(bins, integers(0), integers(-1)))
+        counts = op.Div(op.Div(counts, widths), op.ReduceSum(counts))
+    return counts, op.Identity(bins)
+
+
+def _range(x: Any, given: Sequence[float] | None, *, around: float) -> tuple[Any, Any]:
+    """The ends of a histogram: as given, or those of the data; a single value has so much ``around`` it."""
+    if given is not None:
+        return number(given[0], x), number(given[1], x)
+    lowest, highest = op.ReduceMin(x, keepdims=0), op.ReduceMax(x, keepdims=0)
+    is_point = op.Equal(lowest, highest)
+    margin = op.Where(is_point, number(around, x), number(0, x))
+    return op.Sub(lowest, margin), op.Add(highest, margin)
+
+
+def _steps(bins: int, like: Any) -> Any:
+    return op.Cast(op.Range(integer(0), integer(bins + 1), integer(1)), to=like.dtype)
+
+
+def _histogram(x: Any, bins: int, lowest: Any, highest: Any, weight: Any) -> Any:
+    """Counts in bins of one width; the last one is closed on both sides."""
+    flat = op.Reshape(x, integers(-1))
+    place = op.Floor(op.Div(op.Mul(op.Sub(flat, lowest), number(bins, x)), op.Sub(highest, lowest)))
+    place = op.Where(op.Equal(flat, highest), number(bins - 1, x), place)
+    is_inside = op.And(op.GreaterOrEqual(flat, lowest), op.LessOrEqual(flat, highest))
+    return _counted(op.Where(is_inside, place, number(bins, x)), integers(bins), weight, x)
+
+
+def _counted(places: Any, bins: Any, weight: Any, like: Any) -> Any:
+    """How many lie in each place; what lies outside is counted in one place too many, which is dropped."""
+    zeros = op.ConstantOfShape(op.Add(bins, integers(1)), value=ir.tensor([0], dtype=like.dtype))
+    ones = op.ConstantOfShape(op.Shape(places), value=ir.tensor([1], dtype=like.dtype))
+    updates = ones if weight is None else op.Reshape(weight, integers(-1))
+    counts = op.ScatterElements(zeros, op.Cast(places, to=_INT64), updates, axis=0, reduction="add")
+    return op.Slice(counts, integers(0), bins, integers(0))
+
+
+@rule("aten::mode")
+def mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    """The most frequent value, of several the smallest, and where it comes up last."""
+    if not x.shape:
+        return op.Identity(x), integer(0)
+    rank, axis = len(x.shape), dim % len(x.shape)
+    order = [*(other for other in range(rank) if other != axis), axis]
+    rows = op.Transpose(x, perm=order)
+    is_equal = op.Equal(op.Unsqueeze(rows, integers(-1)), op.Unsqueeze(rows, integers(-2)))
+    counts = op.ReduceSum(op.Cast(is_equal, to=_INT64), integers(-1), keepdims=0)
+    is_most = op.Equal(counts, op.ReduceMax(counts, integers(-1), keepdims=1))
+    largest = op.ReduceMax(rows, integers(-1), keepdims=1)
+    value = op.ReduceMin(op.Where(is_most, rows, largest), integers(-1), keepdims=1)
+    place = op.ArgMax(op.Cast(op.Equal(rows, value), to=ir.DataType.INT32), axis=-1, select_last_index=1)
+    value = op.Squeeze(value, integers(-1))
+    place = op.Squeeze(place, integers(-1))
+    return (op.Unsqueeze(value, integers(axis)), op.Unsqueeze(place, integers(axis))) if keepdim else (value, place)
+
+
+@rule("aten::unique_consecutive")
+def runs(x: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
+    """The first of each run of equal values, which run each value is in, and how long runs are."""
+    rank = len(x.shape)
+    shape = op.Shape(x)
+    axis = 0 if dim is None or not rank else dim % rank
+    rows = op.Reshape(x, integers(-1)) if dim is None or not rank else x
+    length = op.Shape(rows, start=axis, end=axis + 1)
+    before = op.Slice(rows, integers(0), integers(-1), integers(axis))
+    after = op.Slice(rows, integers(1), length, integers(axis))
+    differs = op.Cast(op.Not(op.Equal(after, before)), to=_INT64)
+    others = [other for other in range(rank) if other != axis] if dim is not None else []
+    differs = op.ReduceMax(differs, integers(*others), keepdims=0) if others else differs
+    begins = op.Concat(integers(1), differs, axis=0)
+    values = op.Compress(rows, op.Cast(begins, to=ir.DataType.BOOL), axis=axis)
+    run = op.Sub(op.CumSum(begins, integer(0)), integer(1))
+    inverse = op.Reshape(run, shape) if dim is None else run
+    starts = op.Reshape(op.NonZero(begins), integers(-1))
+    ends = op.Concat(op.Slice(starts, integers(1), op.Shape(starts), integers(0)), length, axis=0)
+    empty = op.ConstantOfShape(integers(0), value=ir.tensor([0], dtype=_INT64))
+    return values, inverse if return_inverse else empty, op.Sub(ends, starts) if return_counts else empty
+
+
+@rule("aten::sort.stable")
+def sort_stable(x: Any, *, stable: bool = False, dim: int = -1, descending: bool = False) -> Any:
+    # Among equal values TopK gives the lower index first, which is what stable means.
+    if not x.shape:
+        return op.Identity(x), integer(0)
+    count = op.Gather(op.Shape(x), integers(dim))
+    return op.TopK(x, count, axis=dim, largest=int(descending), sorted=1)
+
+
+@rule("aten::kthvalue")
+def kth_value(x: Any, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    if not x.shape:
+        return op.Identity(x), integer(0)
+    smallest, indices = op.TopK(x, op.Reshape(k, [-1]), axis=dim, largest=0, sorted=1)
+    last = integers(-1) if keepdim else integer(-1)
+    return op.Gather(smallest, last, axis=dim), op.Gather(indices, last, axis=dim)
+
+
+@rule("aten::median.dim")
+def median_along(x: Any, dim: int, keepdim: bool = False) -> Any:
+    """The lower of the two in the middle."""
+    if not x.shape:
+        return op.Identity(x), integer(0)
+    size = op.Gather(op.Shape(x), integers(dim))
+    return kth_value(x, op.Div(op.Add(size, integers(1)), integers(2)), dim, keepdim)
+
+
+@rule("aten::median")
+def median(x: Any) -> Any:
+    flat = op.Reshape(x, [-1])
+    size = op.Shape(flat)
+    middle = op.Div(op.Add(size, integers(1)), integers(2))
+    smallest, _ = op.TopK(flat, middle, axis=0, largest=0, sorted=1)
+    return op.Gather(smallest, integer(-1))
+
+
+@rule("aten::bucketize.Tensor")
+def bucketize(x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    return _places(x, boundaries, out_int32=out_int32, right=right, rank=len(x.shape))
+
+
+@rule("aten::bucketize.Scalar", "aten::searchsorted.Scalar")
+def bucketize_number(first: Any, second: Any, *, out_int32: bool = False, right: bool = False, **_: Any) -> Any:
+    is_search = isinstance(first, ir.Value)
+    boundaries, number = (first, second) if is_search else (second, first)
+    return _places(op.CastLike(number, boundaries), boundaries, out_int32=out_int32, right=right, rank=0)
+
+
+@rule("aten::searchsorted.Tensor")
+def search_sorted(
+    sequence: Any,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    if sorter is not None:
+        sequence = op.GatherElements(sequence, sorter, axis=-1)
+    rows = op.Unsqueeze(sequence, [-2]) if len(sequence.shape) > 1 else sequence
+    return _places(x, rows, out_int32=out_int32, right=right or side == "right", rank=len(x.shape))
+
+
+def _places(x: Any, boundaries: Any, *, out_int32: bool, right: bool, rank: int) -> Any:
+    """How many boundaries lie before each element."""
+    element = op.Unsqueeze(x, [rank])
+    is_before = op.LessOrEqual(boundaries, element) if right else op.Less(boundaries, element)
+    counted = op.ReduceSum(op.Cast(is_before, to=ir.DataType.INT64), [-1], keepdims=0)
+    return op.Cast(counted, to=ir.DataType.INT32) if out_int32 else counted
+
+
+@rule("aten::masked_select")
+def masked_select(x: Any, mask: Any) -> Any:
+    shape = op.Shape(op.Or(mask, op.CastLike(op.ConstantOfShape(op.Shape(x)), mask)))
+    return op.Compress(op.Reshape(op.Expand(x, shape), [-1]), op.Reshape(op.Expand(mask, shape), [-1]), axis=0)
+
+
+@rule("aten::take")
+def take(x: Any, index: Any) -> Any:
+    return op.Gather(op.Reshape(x, [-1]), index, axis=0)
+
+
+@rule("aten::topk")
+def largest(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if not x.shape:
+        return op.Identity(x), integer(0)
+    return op.TopK(x, op.Reshape(k, integers(-1)), axis=dim, largest=int(largest), sorted=int(sorted))
+
+
+@rule("aten::nanmedian.dim")
+def median_of_numbers_along(x: Any, dim: int, keepdim: bool = False) -> Any:
+    """The lower of the two in the middle of what is not NaN; NaN where nothing is left."""
+    if not x.shape:
+        return op.Identity(x), integer(0)
+    axis = integers(dim)
+    is_nan = op.IsNaN(x)
+    # Infinities at the end stand for NaN, and are what is chosen where there is nothing else.
+    ascending, order = op.TopK(
+        op.Where(is_nan, number(math.inf, x), x), op.Gather(op.Shape(x), axis), axis=dim, largest=0, sorted=1
+    )
+    count = op.ReduceSum(op.Cast(op.Not(is_nan), to=ir.DataType.INT64), axis, keepdims=1)
+    middle = op.Div(op.Max(op.Sub(count, integer(1)), integer(0)), integer(2))
+    value = op.GatherElements(ascending, middle, axis=dim)
+    value = op.Where(op.Equal(count, integer(0)), number(math.nan, x), value)
+    place = op.GatherElements(order, middle, axis=dim)
+    return (value, place) if keepdim else (op.Squeeze(value, axis), op.Squeeze(place, axis))
+
+
+@rule("aten::nanmedian")
+def median_of_numbers(x: Any) -> Any:
+    flat = op.Reshape(x, integers(-1))
+    flat.shape = ir.Shape([None])
+    return median_of_numbers_along(flat, 0)[0]

@@ -1,0 +1,262 @@
+"""Elementwise operators and others that are one or two nodes.
+
+Elementwise operators, and distances, that torchlib lacks.
+
+Operators that torchlib lacks, or that newer opsets say in one node.
+
+Random numbers that torchlib lacks.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnxscript.function_libs.torch_lib.ops import core, nn
+
+from precast.onnx.element_types import dtype_of
+from precast.onnx.rules.opsets import integer, integers, number, op, op20, op21
+from precast.onnx.rules.registry import rule, static_size
+
+
+@rule("aten::fmax")
+def fmax(x: Any, y: Any) -> Any:
+    return op.Where(op.IsNaN(x), y, op.Where(op.IsNaN(y), x, op.Max(x, y)))
+
+
+@rule("aten::fmin")
+def fmin(x: Any, y: Any) -> Any:
+    return op.Where(op.IsNaN(x), y, op.Where(op.IsNaN(y), x, op.Min(x, y)))
+
+
+@rule("aten::signbit")
+def signbit(x: Any) -> Any:
+    if x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
+        return op.Less(x, number(0, x)) if x.dtype != ir.DataType.BOOL else op.And(x, op.Not(x))
+    zero = number(0.0, x)
+    # Minus zero shows in its reciprocal.
+    return op.Or(op.Less(x, zero), op.And(op.Equal(x, zero), op.Less(op.Reciprocal(x), zero)))
+
+
+@rule("aten::copysign.Tensor")
+def copysign(x: Any, sign: Any) -> Any:
+    size = op.Abs(x)
+    return op.Where(signbit(sign), op.Neg(size), size)
+
+
+@rule("aten::copysign.Scalar")
+def copysignnumber(x: Any, sign: float) -> Any:
+    return copysign(x, number(float(sign), x))
+
+
+@rule("aten::hypot")
+def hypot(x: Any, y: Any) -> Any:
+    return op.Sqrt(op.Add(op.Mul(x, x), op.Mul(y, y)))
+
+
+@rule("aten::pow.Scalar")
+def power_of_number(base: float, exponent: Any) -> Any:
+    # onnxruntime forgets the dimensions of an exponent of one element, if the base has none.
+    full = np.full([1] * len(exponent.shape), base, dtype=exponent.dtype.numpy())
+    return op.Pow(op.Constant(value=ir.tensor(full)), exponent)
+
+
+@rule("aten::_cdist_forward")
+def pairwise_distance(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
+    rank = len(x.shape)
+    return _norm(op.Sub(op.Unsqueeze(x, [rank - 1]), op.Unsqueeze(y, [len(y.shape) - 2])), p)
+
+
+@rule("aten::_pdist_forward")
+def own_distances(x: Any, p: float = 2.0) -> Any:
+    """Between each row and every later one."""
+    count = static_size(x, 0, "Distances between rows")
+    if count == 1:
+        return op.ConstantOfShape(integers(0), value=ir.tensor([0], dtype=x.dtype))
+    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+    first, second = (
+        op.Constant(value=ir.tensor([pair[side] for pair in pairs], dtype=ir.DataType.INT64)) for side in (0, 1)
+    )
+    return _norm(op.Sub(op.Gather(x, first), op.Gather(x, second)), p)
+
+
+def _norm(difference: Any, p: float) -> Any:
+    size = op.Abs(difference)
+    if p == 0:
+        return op.ReduceSum(op.CastLike(op.Greater(size, op.CastLike(0.0, size)), size), [-1], keepdims=0)
+    if p == 1:
+        return op.ReduceSum(size, [-1], keepdims=0)
+    if p == 2:
+        return op.Sqrt(op.ReduceSumSquare(difference, [-1], keepdims=0))
+    if p == float("inf"):
+        return op.ReduceMax(size, [-1], keepdims=0)
+    power = op.CastLike(float(p), size)
+    return op.Pow(op.ReduceSum(op.Pow(size, power), [-1], keepdims=0), op.Reciprocal(power))
+
+
+_END = 2**62
+"""Beyond the last element, whatever the size."""
+
+
+@rule("aten::__and__.Tensor", "aten::bitwise_and.Tensor", "aten::bitwise_and.Scalar", "aten::__and__.Scalar")
+def bitwise_and(x: Any, y: Any) -> Any:
+    return op.And(x, y) if x.dtype == ir.DataType.BOOL else op.BitwiseAnd(x, y)
+
+
+@rule("aten::__or__.Tensor", "aten::bitwise_or.Tensor", "aten::bitwise_or.Scalar", "aten::__or__.Scalar")
+def bitwise_or(x: Any, y: Any) -> Any:
+    return op.Or(x, y) if x.dtype == ir.DataType.BOOL else op.BitwiseOr(x, y)
+
+
+@rule("aten::__xor__.Tensor", "aten::bitwise_xor.Tensor", "aten::bitwise_xor.Scalar", "aten::__xor__.Scalar")
+def bitwise_xor(x: Any, y: Any) -> Any:
+    return op.Xor(x, y) if x.dtype == ir.DataType.BOOL else op.BitwiseXor(x, y)
+
+
+@rule("aten::min.other")
+def minimum_of_two(x: Any, y: Any) -> Any:
+    return op.Min(x, y)
+
+
+@rule("aten::max.other")
+def maximum_of_two(x: Any, y: Any) -> Any:
+    return op.Max(x, y)
+
+
+@rule("aten::squeeze.dim", "aten::squeeze_copy.dim")
+def squeeze_dim(x: Any, dim: int) -> Any:
+    return squeeze_dims(x, [dim])
+
+
+@rule("aten::squeeze.dims", "aten::squeeze_copy.dims")
+def squeeze_dims(x: Any, dims: Sequence[int]) -> Any:
+    ones = [dim for dim in dims if x.shape and x.shape[dim] == 1]
+    return op.Squeeze(x, ones) if ones else op.Identity(x)
+
+
+@rule("aten::copy")
+def copy(x: Any, source: Any, non_blocking: bool = False) -> Any:
+    """The source in the shape and type of what it is copied to; torchlib forgets the shape."""
+    cast = source if source.dtype == x.dtype else op.CastLike(source, x)
+    return op.Identity(cast) if list(source.shape) == list(x.shape) else op.Expand(cast, op.Shape(x))
+
+
+@rule("aten::repeat_interleave.Tensor")
+def repeat_interleave(repeats: Any, *, output_size: int | None = None) -> Any:
+    return core.aten_repeat_interleave_Tensor(repeats)
+
+
+@rule("aten::pad")
+def pad(x: Any, pads: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
+    """Torchlib's, but for the mode that onnxruntime has no kernel for."""
+    if mode != "circular":
+        return nn.aten_pad(x, pads, mode, value)
+    for axis, (before, after) in enumerate(zip(pads[-2::-2], pads[::-2], strict=True), start=-len(pads) // 2):
+        whole = op.Slice(x, [max(0, -before)], [min(0, after) or _END], [axis])
+        head = [op.Slice(x, [-before + min(0, after)], [min(0, after) or _END], [axis])] if before > 0 else []
+        tail = [op.Slice(x, [max(0, -before)], [after + max(0, -before)], [axis])] if after > 0 else []
+        x = op.Concat(*head, whole, *tail, axis=axis)
+    return x
+
+
+@rule("aten::arange.start_step")
+def arange(start: Any, end: Any, step: Any = 1, *, dtype: int = -1, **_: Any) -> Any:
+    """Torchlib's, but for fractions, which torch counts in double precision and ONNX in single."""
+    numbers = (start, end, step)
+    if any(isinstance(number, ir.Value) for number in numbers) or all(isinstance(number, int) for number in numbers):
+        return core.aten_arange_start_step(start, end, step, dtype)
+    given = None if dtype == -1 else dtype_of(ir.DataType(dtype))
+    return op.Constant(value=ir.tensor(torch.arange(start, end, step, dtype=given).numpy()))
+
+
+@rule("aten::_upsample_bilinear2d_aa")
+def smooth_resize(x: Any, output_size: Sequence[Any], align_corners: bool, *scales: float | None) -> Any:
+    """Torchlib's; with corners aligned, which ONNX knows not how to smooth, one matrix for rows and one for columns."""
+    if not align_corners:
+        return nn.aten__upsample_bilinear2d_aa(x, output_size, align_corners, *scales)
+    height, width = (static_size(x, axis, "Smooth resizing with corners aligned") for axis in (-2, -1))
+    rows, columns = _resizing(height, output_size[0]), _resizing(width, output_size[1])
+    return op.MatMul(op.MatMul(op.CastLike(_matrix(rows), x), x), op.CastLike(_matrix(columns.T), x))
+
+
+def _resizing(size: int, wanted: int) -> torch.Tensor:
+    """How each new element is mixed of the old ones: what torch makes of one old element at a time."""
+    ones = torch.eye(size)[None, None]
+    resized = torch.ops.aten._upsample_bilinear2d_aa(ones, [wanted, size], align_corners=True)
+    matrix: torch.Tensor = resized[0, 0]
+    return matrix
+
+
+def _matrix(values: torch.Tensor) -> Any:
+    return op.Constant(value=ir.tensor(values.contiguous().numpy()))
+
+
+@rule("aten::gelu", since=20)
+def gelu(x: Any, approximate: str = "none") -> Any:
+    return op20.Gelu(x, approximate=approximate)
+
+
+@rule("aten::group_norm", since=21)
+def group_norm(
+    x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enabled: bool = True
+) -> Any:
+    channels = op21.Shape(x, start=1, end=2)
+    one, zero = (ir.tensor([value], dtype=x.dtype) for value in (1.0, 0.0))
+    weight = op21.ConstantOfShape(channels, value=one) if weight is None else weight
+    bias = op21.ConstantOfShape(channels, value=zero) if bias is None else bias
+    return op21.GroupNormalization(x, weight, bias, epsilon=eps, num_groups=num_groups)
+
+
+@rule("aten::grid_sampler_3d", since=20)
+def grid_sample_3d(x: Any, grid: Any, interpolation: int, padding: int, align_corners: bool) -> Any:
+    mode = ("linear", "nearest", "cubic")[interpolation]
+    padding_mode = ("zeros", "border", "reflection")[padding]
+    return op20.GridSample(x, grid, mode=mode, padding_mode=padding_mode, align_corners=int(align_corners))
+
+
+@rule("aten::affine_grid_generator", since=20)
+def affine_grid(theta: Any, size: Any, align_corners: bool) -> Any:
+    return op20.AffineGrid(theta, size, align_corners=int(align_corners))
+
+
+@rule(
+    "aten::_assert_async.msg",
+    "aten::_assert_scalar",
+    "aten::_assert_tensor_metadata",
+    "aten::sym_constrain_range",
+    "aten::sym_constrain_range_for_size",
+)
+def nothing(*_: Any, **__: Any) -> None:
+    """Checks have no form in ONNX."""
+
+
+@rule("aten::randperm")
+def permutation(n: Any, *, dtype: int = -1, **_: Any) -> Any:
+    """The order that sorts random numbers."""
+    count = op.Reshape(integer(n) if isinstance(n, int) else n, integers(-1))
+    zeros = op.ConstantOfShape(count, value=ir.tensor([0.0], dtype=ir.DataType.DOUBLE))
+    # In double precision two equal draws, which would favour the first, hardly come up.
+    _, order = op.TopK(op.RandomUniformLike(zeros), count)
+    return order if dtype in (-1, ir.DataType.INT64) else op.Cast(order, to=dtype)
+
+
+@rule("aten::uniform")
+def uniform(x: Any, start: float = 0.0, stop: float = 1.0, *, generator: Any = None, **ends: float) -> Any:
+    low, high = ends.get("from", start), ends.get("to", stop)
+    return op.RandomUniformLike(x, low=float(low), high=float(high))
+
+
+@rule("aten::rrelu_with_noise_functional")
+def leaky_relu_of_random_slope(
+    x: Any, noise: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: Any = None
+) -> Any:
+    slope = op.RandomUniformLike(x, low=float(lower), high=float(upper)) if training else number((lower + upper) / 2, x)
+    return op.Where(op.Less(x, number(0.0, x)), op.Mul(x, slope), x), None
+
+
+@rule("aten::empty_permuted")
+def empty_permuted(size: Any, physical_layout: Any, *, dtype: int = -1, **_: Any) -> Any:
+    """What is in it nobody may rely on: zeros."""
+    data_type = ir.DataType.FLOAT if dtype == -1 else ir.DataType(dtype)
+    return op.ConstantOfShape(size, value=ir.tensor([0], dtype=data_type))

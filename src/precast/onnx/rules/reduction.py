@@ -1,0 +1,199 @@
+"""Reductions and pooling.
+
+Variance and its kin in the form that layer normalization is recognized by; norms.
+
+Pooling that torchlib lacks or gets wrong.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.function_libs.torch_lib.ops import linalg
+from onnxscript.function_libs.torch_lib.ops import nn as torchlib
+
+from precast.onnx.rules.opsets import integers, op
+from precast.onnx.rules.registry import rule, static_size
+
+
+def _variance(x: Any, dim: Sequence[int] | int | None, correction: float, keepdim: bool) -> tuple[Any, Any]:
+    """The variance and the mean."""
+    dims = [dim] if isinstance(dim, int) else list(dim or [])
+    rank = len(x.shape)
+    axes = [axis if axis < 0 else axis - rank for axis in (dims or range(rank) if rank else ())]
+    mean = op.ReduceMean(x, axes, keepdims=1) if axes else op.Identity(x)
+    deviation = op.Sub(x, mean)
+    square = op.Mul(deviation, deviation)
+    variance = op.ReduceMean(square, axes, keepdims=int(keepdim)) if axes else square
+    if correction:
+        variance = op.Mul(variance, _correcting(x, axes, correction))
+    return variance, mean if keepdim or not axes else op.Squeeze(mean, axes)
+
+
+def _correcting(x: Any, axes: Sequence[int], correction: float) -> Any:
+    """What turns a mean of squares into a sum divided by less than their number."""
+    sizes = [x.shape[axis] for axis in axes]
+    if all(isinstance(size, int) for size in sizes):
+        count = prod(sizes)
+        divisor = max(0.0, count - correction)
+        factor = count / divisor if divisor else float("inf") if count else float("nan")
+        return op.Constant(value=ir.tensor(factor, dtype=x.dtype))
+    counted = op.ReduceProd(op.Gather(op.Shape(x), list(axes)), keepdims=0)
+    number = op.Cast(counted, to=x.dtype)
+    least = op.Constant(value=ir.tensor(0.0, dtype=x.dtype))
+    return op.Div(number, op.Max(op.Sub(number, op.Constant(value=ir.tensor(correction, dtype=x.dtype))), least))
+
+
+@rule("aten::var.correction")
+def var(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    return _variance(x, dim, 1.0 if correction is None else float(correction), keepdim)[0]
+
+
+@rule("aten::var")
+def var_of_all(x: Any, unbiased: bool = True) -> Any:
+    return var(x, correction=unbiased)
+
+
+@rule("aten::var.dim")
+def var_dim(x: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+    return var(x, dim, unbiased, keepdim)
+
+
+@rule("aten::var_mean.correction")
+def var_mean(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    return _variance(x, dim, 1.0 if correction is None else float(correction), keepdim)
+
+
+@rule("aten::var_mean")
+def var_mean_of_all(x: Any, unbiased: bool = True) -> Any:
+    return var_mean(x, correction=unbiased)
+
+
+@rule("aten::std")
+def std_of_all(x: Any, unbiased: bool = True) -> Any:
+    return std(x, correction=unbiased)
+
+
+@rule("aten::std_mean.correction")
+def std_mean(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    variance, mean = var_mean(x, dim, correction, keepdim)
+    return op.Sqrt(variance), mean
+
+
+@rule("aten::std_mean")
+def std_mean_of_all(x: Any, unbiased: bool = True) -> Any:
+    return std_mean(x, correction=unbiased)
+
+
+@rule("aten::std.correction")
+def std(x: Any, dim: Any = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    return op.Sqrt(var(x, dim, correction, keepdim))
+
+
+@rule("aten::linalg_vector_norm")
+def vector_norm(x: Any, ord: float = 2.0, dim: Any = None, keepdim: bool = False, *, dtype: int = -1) -> Any:
+    """Torchlib's, of a tensor with the dimensions that it loses: of scalars, and where all are reduced but kept."""
+    rank = len(x.shape)
+    if rank and dim is not None:
+        return linalg.aten_linalg_vector_norm(x, ord, dim, keepdim, dtype)
+    norm = linalg.aten_linalg_vector_norm(op.Reshape(x, integers(-1)), ord, [0], False, dtype)
+    return op.Reshape(norm, integers(*[1] * rank)) if keepdim and rank else norm
+
+
+@rule(
+    "aten::adaptive_avg_pool1d",
+    "aten::adaptive_avg_pool2d",
+    "aten::adaptive_avg_pool3d",
+    "aten::_adaptive_avg_pool2d",
+    "aten::_adaptive_avg_pool3d",
+)
+def adaptive_average_pool(x: Any, output_size: Sequence[int]) -> Any:
+    """One mean along all pooled dimensions where one element is left; else one matrix for each of them."""
+    axes = list(range(-len(output_size), 0))
+    if all(size == 1 for size in output_size):
+        return op.ReduceMean(x, axes, keepdims=1)
+    for axis, size in zip(axes, output_size, strict=True):
+        x = _averaged(x, axis, size, static_size(x, axis, "Adaptive pooling to more than one element"))
+    return x
+
+
+def _averaged(x: Any, axis: int, size: int, total: int) -> Any:
+    rank = len(x.shape)
+    order = list(range(rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    weights = np.zeros((total, size), dtype=np.float32)
+    for window in range(size):
+        start, stop = window * total // size, -(-(window + 1) * total // size)
+        weights[start:stop, window] = 1 / (stop - start)
+    matrix = op.CastLike(op.Constant(value=ir.tensor(weights)), x)
+    last_first = x if order == sorted(order) else op.Transpose(x, perm=order)
+    pooled = op.MatMul(last_first, matrix)
+    result = pooled if order == sorted(order) else op.Transpose(pooled, perm=order)
+    result.shape = ir.Shape([size if number == rank + axis else old for number, old in enumerate(x.shape)])
+    return result
+
+
+@rule("aten::avg_pool2d")
+def average_pool_2d(
+    x: Any,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    if divisor_override is None:
+        return torchlib.aten_avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad)
+    # Every window is divided by the same number, which can be exchanged.
+    batched = x if len(x.shape) == 4 else op.Unsqueeze(x, [0])
+    mean = op.AveragePool(
+        batched,
+        kernel_shape=_pair(kernel_size),
+        strides=_pair(stride or kernel_size),
+        pads=_pair(padding) * 2,
+        ceil_mode=int(ceil_mode),
+        count_include_pad=1,
+    )
+    area = _pair(kernel_size)[0] * _pair(kernel_size)[1]
+    scaled = op.Mul(mean, op.Constant(value=ir.tensor(area / divisor_override, dtype=x.dtype)))
+    return scaled if len(x.shape) == 4 else op.Squeeze(scaled, [0])
+
+
+def _pair(sizes: Sequence[int]) -> list[int]:
+    return list(sizes) * (2 // len(sizes))
+
+
+@rule("aten::adaptive_max_pool1d", "aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
+def adaptive_max_pool(x: Any, output_size: Sequence[int]) -> Any:
+    """The largest element of each window, and its flat place in the pooled dimensions."""
+    rank = len(output_size)
+    outer = op.Shape(x, end=-rank)
+    if all(size == 1 for size in output_size):
+        windows = op.Reshape(x, op.Concat(outer, integers(*[1] * rank, -1), axis=0))
+        places = None
+    else:
+        table = _windows([static_size(x, axis - rank, "Adaptive pooling") for axis in range(rank)], output_size)
+        flat = op.Reshape(x, op.Concat(outer, integers(-1), axis=0))
+        windows = op.Gather(flat, op.Constant(value=ir.tensor(table)), axis=-1)
+        places = op.Expand(op.Constant(value=ir.tensor(table)), op.Shape(windows))
+    best = op.ArgMax(windows, axis=-1, keepdims=1)
+    indices = best if places is None else op.GatherElements(places, best, axis=-1)
+    return op.ReduceMax(windows, integers(-1), keepdims=0), op.Squeeze(indices, integers(-1))
+
+
+def _windows(sizes: Sequence[int], output_size: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Flat places of each window's elements; shorter windows have their last element again and again."""
+    rank = len(sizes)
+    places = np.zeros([1] * 2 * rank, dtype=np.int64)
+    for axis, (total, count) in enumerate(zip(sizes, output_size, strict=True)):
+        bounds = [(window * total // count, -(-(window + 1) * total // count)) for window in range(count)]
+        longest = max(stop - start for start, stop in bounds)
+        along = np.array([[min(start + step, stop - 1) for step in range(longest)] for start, stop in bounds])
+        # Windows are the first axes, the elements in them the last ones.
+        shape = [1] * 2 * rank
+        shape[axis], shape[rank + axis] = count, longest
+        places = places + along.reshape(shape) * int(np.prod(sizes[axis + 1 :]))
+    return places.reshape([*output_size, -1])

@@ -1,0 +1,148 @@
+"""Operators of our own, in the namespace ``precast``.
+
+Operators for numbers that a counter and a seed determine: where a compiled program's random numbers come from.
+
+A *stream* is two whole numbers: a seed, which a call of a program draws once, and the number of one random operator in
+it. It stands where torch's operators for replaying a draw have the state of a generator.
+
+An operator for what eager checks of values: decompositions put it where the kernel they stand for would look.
+
+Products of groups of rows, each group by a matrix of its own: what a mixture of experts computes.
+
+``ends[g]`` is where group ``g`` of the rows ends; it begins where the one before it ends. Rows after the last end are
+in no group. The two operators are each other's derivatives, so that gradients of any order are made of them.
+"""
+
+import itertools
+
+import torch
+from torch import Tensor
+
+_library = torch.library.Library("precast", "FRAGMENT")
+_library.define("random_seed() -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_library.define("random_stream(Tensor seed, int number) -> Tensor")
+
+SEED_LIMIT = 2**63 - 1
+
+
+def _seed() -> torch.Tensor:
+    return torch.randint(SEED_LIMIT, (), device="cpu")
+
+
+def _stream(seed: torch.Tensor, number: int) -> torch.Tensor:
+    return torch.stack([seed, torch.full_like(seed, number)])
+
+
+_library.impl("random_seed", _seed, "CompositeExplicitAutograd")
+_library.impl("random_stream", _stream, "CompositeExplicitAutograd")
+
+random_seed = torch.ops.precast.random_seed.default
+"""``random_seed() -> int64 tensor without dimensions``: drawn from torch's generator."""
+random_stream = torch.ops.precast.random_stream.default
+"""``random_stream(seed, number) -> int64[2]``."""
+
+
+_library.define("checked(Tensor value, Tensor is_wrong, str error, str message) -> Tensor")
+_KINDS = {"index": IndexError, "value": RuntimeError}
+
+
+def _checked(value: Tensor, is_wrong: Tensor, error: str, message: str) -> Tensor:
+    if bool(is_wrong.any()):
+        raise _KINDS[error](message)
+    return value.clone()
+
+
+def _fake_checked(value: Tensor, is_wrong: Tensor, error: str, message: str) -> Tensor:
+    return torch.empty_like(value)
+
+
+for _processor in ("CPU", "CUDA"):
+    _library.impl("checked", _checked, _processor)
+torch.library.register_fake("precast::checked", _fake_checked, lib=_library)
+
+checked = torch.ops.precast.checked.default
+"""``checked(value, is_wrong, error, message)``: `value`, if none of `is_wrong` is true; `error` is index or value."""
+
+
+_library.define("grouped_rows(Tensor rows, Tensor matrices, Tensor ends) -> Tensor")
+_library.define("grouped_sums(Tensor left, Tensor right, Tensor ends) -> Tensor")
+
+
+def _groups(ends: torch.Tensor) -> list[slice]:
+    bounds = [0, *ends.tolist()]
+    return [slice(start, end) for start, end in itertools.pairwise(bounds)]
+
+
+def _rows(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    result = rows.new_zeros(rows.shape[0], matrices.shape[2])
+    for group, matrix in zip(_groups(ends), matrices, strict=True):
+        result[group] = rows[group] @ matrix
+    return result
+
+
+def _sums(left: torch.Tensor, right: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    result = left.new_zeros(ends.shape[0], left.shape[1], right.shape[1])
+    for group, total in zip(_groups(ends), result, strict=True):
+        total.copy_(left[group].T @ right[group])
+    return result
+
+
+def _rows_shape(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    _check("grouped_rows", rows.ndim == 2 and matrices.ndim == 3, rows, matrices, ends)
+    torch._check(rows.shape[1] == matrices.shape[1], lambda: "grouped_rows: rows and matrices do not fit")
+    torch._check(ends.shape[0] == matrices.shape[0], lambda: "grouped_rows: one end for each matrix is needed")
+    return rows.new_empty(rows.shape[0], matrices.shape[2])
+
+
+def _sums_shape(left: torch.Tensor, right: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    _check("grouped_sums", left.ndim == right.ndim == 2, left, right, ends)
+    torch._check(left.shape[0] == right.shape[0], lambda: "grouped_sums: left and right have other numbers of rows")
+    return left.new_empty(ends.shape[0], left.shape[1], right.shape[1])
+
+
+def _check(name: str, has_ranks: bool, one: torch.Tensor, other: torch.Tensor, ends: torch.Tensor) -> None:
+    are_integers = ends.dtype in (torch.int32, torch.int64)
+    torch._check(has_ranks and ends.ndim == 1 and are_integers, lambda: f"{name}: operands of other ranks or types")
+    torch._check(one.dtype == other.dtype, lambda: f"{name}: expected one type, got {one.dtype} and {other.dtype}")
+
+
+def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[torch.Tensor, ...], output: object) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _rows_backward(
+    context: torch.autograd.function.FunctionCtx, slope: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    rows, matrices, ends = context.saved_tensors  # type: ignore[attr-defined]
+    wants_rows, wants_matrices, _ = context.needs_input_grad  # type: ignore[attr-defined]
+    return (
+        grouped_rows(slope, matrices.transpose(1, 2), ends) if wants_rows else None,
+        grouped_sums(rows, slope, ends) if wants_matrices else None,
+        None,
+    )
+
+
+def _sums_backward(
+    context: torch.autograd.function.FunctionCtx, slope: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    left, right, ends = context.saved_tensors  # type: ignore[attr-defined]
+    wants_left, wants_right, _ = context.needs_input_grad  # type: ignore[attr-defined]
+    return (
+        grouped_rows(right, slope.transpose(1, 2), ends) if wants_left else None,
+        grouped_rows(left, slope, ends) if wants_right else None,
+        None,
+    )
+
+
+for _name, _kernel, _shape, _backward in (
+    ("grouped_rows", _rows, _rows_shape, _rows_backward),
+    ("grouped_sums", _sums, _sums_shape, _sums_backward),
+):
+    _library.impl(_name, _kernel, "CPU")
+    torch.library.register_fake(f"precast::{_name}", _shape, lib=_library)
+    torch.library.register_autograd(f"precast::{_name}", _backward, setup_context=_keep, lib=_library)
+
+grouped_rows = torch.ops.precast.grouped_rows.default
+"""``grouped_rows(rows[s, k], matrices[g, k, n], ends[g]) -> [s, n]``: each row by its group's matrix; zeros in none."""
+grouped_sums = torch.ops.precast.grouped_sums.default
+"""``grouped_sums(left[s, k], right[s, n], ends[g]) -> [g, k, n]``: the sum over each group of its rows' products."""

@@ -1,0 +1,27 @@
+"""From a callable and example inputs to a graph: trees, state, dynamic sizes, and one run on fake tensors.
+
+Names are imported when first used: a start without a trace needs to know a callable's modules, and nothing else here.
+"""
+
+from typing import TYPE_CHECKING
+
+from precast.lazy_names import lazy_name
+
+# Public name → the module that defines it.
+_HOMES = {
+    "Dim": "precast.trace.capture.dynamic_shapes",
+    "capture": "precast.trace.capture.program",
+    "symbolic_trace": "precast.trace.capture.symbolic",
+}
+
+__all__ = ["Dim", "capture", "symbolic_trace"]
+
+
+def __getattr__(name: str) -> object:
+    return lazy_name(__name__, _HOMES, name)
+
+
+if TYPE_CHECKING:
+    from precast.trace.capture.dynamic_shapes import Dim as Dim
+    from precast.trace.capture.program import capture as capture
+    from precast.trace.capture.symbolic import symbolic_trace as symbolic_trace

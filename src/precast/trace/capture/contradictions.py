@@ -1,0 +1,262 @@
+"""Where a program contradicts what its user said about sizes.
+
+Before: ``dynamic_shapes={"x": {0: batch}}`` and the guards ``Eq(s0, 4)``, ``s1 <= 512`` that tracing left behind.
+After:  one ``SymbolicShapeError`` that lists each contradiction with the user's line, and dynamic_shapes that hold.
+
+``dynamic_shapes`` as source text, with corrections: something to paste over what did not hold.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.errors import SymbolicShapeError
+from precast.graph.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes, holds
+from precast.trace.capture.dynamic_shapes import DerivedDim, Dim, DimHint, DimSpec, TensorDims
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What to write for a size: another range for its Dim, or an expression in its place (over ``free``, a new Dim)."""
+
+    size_range: SizeRange | None = None
+    expression: str | None = None
+    free: str | None = None
+
+
+def suggest(
+    tensors: Sequence[TensorDims | None], arguments: Mapping[str, object], corrections: Mapping[str, Correction]
+) -> str:
+    """The definitions of all Dims that are still needed, and ``dynamic_shapes`` by argument name."""
+    leaves = iter(tensors)
+    shapes = {name: _render(value, leaves, corrections) for name, value in arguments.items()}
+    entries = ", ".join(f"{name!r}: {text}" for name, text in shapes.items())
+    return "\n".join([*_definitions(tensors, corrections), f"dynamic_shapes = {{{entries}}}"])
+
+
+def _definitions(tensors: Sequence[TensorDims | None], corrections: Mapping[str, Correction]) -> Iterator[str]:
+    roots = {
+        root.name: root.range
+        for tensor in tensors
+        for spec in (tensor.dims if tensor is not None else ())
+        if (root := _root_of(spec)) is not None
+    }
+    for name, size_range in roots.items():
+        correction = corrections.get(name, Correction())
+        if correction.expression is None:
+            yield _definition(name, correction.size_range or size_range)
+        elif correction.free is not None:
+            yield _definition(correction.free, SizeRange())
+
+
+def _root_of(spec: DimSpec) -> Dim | None:
+    return spec.root if isinstance(spec, DerivedDim) else spec if isinstance(spec, Dim) else None
+
+
+def _definition(name: str, size_range: SizeRange) -> str:
+    lower = f", min={size_range.lower}" if size_range.lower else ""
+    upper = f", max={size_range.upper}" if size_range.upper is not None else ""
+    return f'{name} = Dim("{name}"{lower}{upper})'
+
+
+def _render(value: object, leaves: Iterator[TensorDims | None], corrections: Mapping[str, Correction]) -> str:
+    children, tree = pytree.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
+    if isinstance(value, torch.Tensor) or tree.is_leaf():
+        return _render_tensor(next(leaves), corrections)
+    keys: list[Any] = [key for (key,), _ in children]
+    texts = [_render(child, leaves, corrections) for _, child in children]
+    names = [getattr(key, "key", getattr(key, "name", None)) for key in keys]
+    if keys and None not in names:
+        return f"{{{', '.join(f'{name!r}: {text}' for name, text in zip(names, texts, strict=True))}}}"
+    return f"[{', '.join(texts)}]"
+
+
+def _render_tensor(tensor: TensorDims | None, corrections: Mapping[str, Correction]) -> str:
+    if tensor is None:
+        return "None"
+    texts = {number: _render_dim(tensor, number, corrections) for number in range(len(tensor.dims))}
+    dims = ", ".join(f"{number}: {text}" for number, text in texts.items() if text is not None)
+    return f"{{{dims}}}" if dims else "None"
+
+
+def _render_dim(tensor: TensorDims, number: int, corrections: Mapping[str, Correction]) -> str | None:
+    """The text for one dimension; nothing for one that stays as the example has it."""
+    spec = tensor.dims[number]
+    if spec is None or spec is DimHint.STATIC:
+        return None
+    if isinstance(spec, int):
+        return str(spec)
+    if isinstance(spec, DimHint):
+        correction = corrections.get(f"{tensor.path}.shape[{number}]")
+        return f"Dim.{spec.name}" if correction is None else "Dim.AUTO"
+    root = _root_of(spec)
+    assert root is not None, "what is neither a number nor a hint has a root"
+    expression = corrections.get(root.name, Correction()).expression
+    if expression is None:
+        return repr(spec)
+    if expression.isdigit() or expression == "Dim.AUTO":
+        return str(tensor.sizes[number]) if expression.isdigit() else expression
+    return expression if isinstance(spec, Dim) else repr(spec).replace(root.name, f"({expression})")
+
+
+_SCANNED_SIZES = 600
+_LARGE_SIZES = tuple(2**power + extra for power in range(10, 21) for extra in (-1, 0, 1))
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """One thing that the program needs and the user did not say, the line that needs it, and what to say instead."""
+
+    what: str
+    at: str | None
+    root: str
+    correction: Correction
+
+
+def check_no_contradictions(
+    tensors: Sequence[TensorDims | None],
+    arguments: Mapping[str, object],
+    sizes: SymbolicSizes,
+    specialized: Mapping[str, sympy.Expr],
+) -> None:
+    """Raise if a size that the user declared cannot vary as declared. ``Dim.AUTO`` may become anything."""
+    declared = _declared_roots([tensor for tensor in tensors if tensor is not None])
+    found = [
+        *_pinned(declared, sizes, specialized),
+        *_narrowed(declared, sizes, specialized),
+        *_related(declared, sizes, specialized),
+    ]
+    if not found:
+        return
+    corrections = {contradiction.root: contradiction.correction for contradiction in found}
+    raise SymbolicShapeError(
+        f"The program contradicts dynamic_shapes: {'; '.join(one.what for one in found)}.",
+        at="; ".join(dict.fromkeys(one.at for one in found if one.at)) or None,
+        why="a size that was declared dynamic must be free to take every value of its range",
+        fix=f"Change the lines above, or declare what holds:\n{suggest(tensors, arguments, corrections)}",
+    )
+
+
+def _declared_roots(tensors: Sequence[TensorDims]) -> dict[str, SizeRange]:
+    """The free sizes that the user insists on, by the name of their symbol."""
+    roots: dict[str, SizeRange] = {}
+    for tensor in tensors:
+        for number, spec in enumerate(tensor.dims):
+            if isinstance(spec, (Dim, DerivedDim)):
+                root = spec if isinstance(spec, Dim) else spec.root
+                roots[root.name] = root.range
+            elif spec is DimHint.DYNAMIC:
+                roots[f"{tensor.path}.shape[{number}]"] = SizeRange()
+    return roots
+
+
+def _pinned(
+    declared: Mapping[str, SizeRange], sizes: SymbolicSizes, specialized: Mapping[str, sympy.Expr]
+) -> Iterator[Contradiction]:
+    """Sizes that became a number, or follow from other declared sizes."""
+    names = {symbol.symbol: symbol.name for symbol in sizes.symbols}
+    for symbol in sizes.symbols:
+        now = specialized.get(symbol.name)
+        if symbol.name not in declared or now is None:
+            continue
+        if declared[symbol.name].lower == declared[symbol.name].upper == now:
+            continue
+        roots = {names.get(free, str(free)) for free in now.free_symbols}
+        if not roots <= declared.keys():
+            continue
+        text = str(now.xreplace({free: sympy.Symbol(name) for free, name in names.items()}))
+        what = f"{symbol.name} must be {text}" if roots else f"{symbol.name} must be the constant {text}"
+        yield Contradiction(what, _line_that_pinned(symbol, sizes), symbol.name, Correction(expression=text))
+
+
+def _line_that_pinned(symbol: SizeSymbol, sizes: SymbolicSizes) -> str | None:
+    equalities = [guard for guard in sizes.guards if isinstance(guard.condition, sympy.Eq)]
+    return next((guard.at for guard in equalities if symbol.symbol in guard.condition.free_symbols), None)
+
+
+def _open_guards(sizes: SymbolicSizes, specialized: Mapping[str, sympy.Expr]) -> Iterator[SizeGuard]:
+    """Guards that say more than the pinned sizes do. "Not equal" rules out a coincidence, which each call checks."""
+    replaced = {symbol.symbol: specialized[symbol.name] for symbol in sizes.symbols if symbol.name in specialized}
+    for guard in sizes.guards:
+        condition = guard.condition.xreplace(replaced)
+        if condition.free_symbols and not isinstance(condition, sympy.Ne):
+            yield SizeGuard(condition, guard.at)
+
+
+def _narrowed(
+    declared: Mapping[str, SizeRange], sizes: SymbolicSizes, specialized: Mapping[str, sympy.Expr]
+) -> Iterator[Contradiction]:
+    """Sizes that may not take every value of their range, by guards on them alone."""
+    guards = list(_open_guards(sizes, specialized))
+    for symbol in sizes.symbols:
+        if symbol.name not in declared or symbol.name in specialized:
+            continue
+        alone = [guard for guard in guards if guard.condition.free_symbols == {symbol.symbol}]
+        candidates = _candidates(declared[symbol.name])
+        allowed = [s for s in candidates if all(holds(guard.condition, {symbol.symbol: s}) for guard in alone)]
+        if alone and len(allowed) < len(candidates):
+            broken = [g for g in alone if not all(holds(g.condition, {symbol.symbol: s}) for s in candidates)]
+            what, correction = _narrower(symbol.name, declared[symbol.name], candidates, allowed)
+            yield Contradiction(what, broken[0].at, symbol.name, correction)
+
+
+def _candidates(size_range: SizeRange) -> list[int]:
+    """Sizes of the range to try: all of the smaller ones, some large ones. 0 and 1 stand for every program alike."""
+    lower = size_range.lower if size_range.upper is not None and size_range.upper < 2 else max(size_range.lower, 2)
+    ends = (lower + _SCANNED_SIZES, *_LARGE_SIZES, size_range.upper or 0)
+    return sorted({size for size in (*range(lower, lower + _SCANNED_SIZES), *ends) if size in size_range})
+
+
+def _narrower(
+    name: str, size_range: SizeRange, candidates: Sequence[int], allowed: Sequence[int]
+) -> tuple[str, Correction]:
+    """What the allowed sizes have in common: an interval, or a factor."""
+    if not allowed:
+        return f"no size that {name} may have is possible", Correction()
+    factor = sympy.igcd(*allowed, 0)
+    if factor > 1 and allowed == [size for size in candidates if size % factor == 0]:
+        return f"{name} must be a multiple of {factor}", Correction(expression=f"{factor}*_{name}", free=f"_{name}")
+    upper = size_range.upper if allowed[-1] == candidates[-1] else allowed[-1]
+    lower = size_range.lower if allowed[0] == candidates[0] else allowed[0]
+    if allowed == [size for size in candidates if allowed[0] <= size <= allowed[-1]]:
+        narrowed = SizeRange(lower, upper)
+        return f"{name} must be in {narrowed}, not {size_range}", Correction(size_range=narrowed)
+    excluded = next(size for size in candidates if size not in set(allowed))
+    return f"{name} cannot be {excluded}, which its range {size_range} allows", Correction(expression="Dim.AUTO")
+
+
+def _related(
+    declared: Mapping[str, SizeRange], sizes: SymbolicSizes, specialized: Mapping[str, sympy.Expr]
+) -> Iterator[Contradiction]:
+    """Conditions that tie several sizes together and do not hold for all of them."""
+    by_symbol = {symbol.symbol: symbol.name for symbol in sizes.symbols}
+    for guard in _open_guards(sizes, specialized):
+        free = sorted(guard.condition.free_symbols, key=str)
+        names = [by_symbol.get(symbol, "") for symbol in free]
+        if len(free) < 2 or not set(names) <= declared.keys():
+            continue
+        failing = _counterexample(guard.condition, free, [declared[name] for name in names])
+        if failing is not None:
+            text = guard.condition.xreplace({s: sympy.Symbol(n) for s, n in zip(free, names, strict=True)})
+            example = ", ".join(f"{name} = {size}" for name, size in zip(names, failing, strict=True))
+            what = f"{text} must hold, and does not for {example}"
+            yield Contradiction(what, guard.at, names[-1], Correction(expression="Dim.AUTO"))
+
+
+def _counterexample(
+    condition: sympy.Basic, free: Sequence[sympy.Symbol], ranges: Sequence[SizeRange]
+) -> tuple[int, ...] | None:
+    few = [_few_sizes(size_range) for size_range in ranges]
+    combinations = itertools.islice(itertools.product(*few), 4096)
+    return next((sizes for sizes in combinations if not holds(condition, dict(zip(free, sizes, strict=True)))), None)
+
+
+def _few_sizes(size_range: SizeRange) -> list[int]:
+    candidates = _candidates(size_range)
+    step = max(1, len(candidates) // 8)
+    return sorted({*candidates[:4], *candidates[::step], *candidates[-2:]})

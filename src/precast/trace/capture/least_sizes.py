@@ -1,0 +1,141 @@
+"""The least sizes for which a program that was traced with larger ones does the same.
+
+Sizes are traced as if they were 2 or more: 0 and 1 make programs take special paths. Whether the program takes them at
+all is found out by running it on fake tensors that have them.
+
+Before: ``x[-1]`` with ``x: f32[n, 3]``, n in 0..
+After:  n in 1.., as nothing is the last of nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from precast._torch_compat import example_sizes
+from precast.graph.nodes import has_value, placeholders_of, results_of, value_of
+from precast.graph.sizes import SizeRange, SizeSymbol, SymbolicSizes, evaluate
+from precast.trace.capture.prepare import FlatCallable, PreparedCall
+from precast.trace.fake_inputs import FakeInputs
+from precast.trace.retrace import AttributingInterpreter
+from precast.trace.session import tracing_session
+
+Binding = dict[sympy.Symbol, int]
+_SPECIAL = (1, 0)
+_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def with_least_sizes(
+    sizes: SymbolicSizes, function: Callable[..., Any], call: PreparedCall, module: fx.GraphModule
+) -> SymbolicSizes:
+    """`sizes` from where on the program does what the graph does. Must run inside a ``tracing_session``."""
+    examples = {symbol.symbol: call.fakes.example(symbol.name) for symbol in sizes.symbols}
+    flat = FlatCallable(function, [item.tensor for item in call.state], call.call.tree)
+    return _beginning_where_same(sizes, examples, flat, call.fake_inputs, module)
+
+
+def with_least_sizes_of_graph(sizes: SymbolicSizes, before: fx.GraphModule, module: fx.GraphModule) -> SymbolicSizes:
+    """`sizes` from where on a graph does the same that was made of `before`, whose operators stood for several each."""
+    inputs = [value_of(node) for node in placeholders_of(before.graph)]
+    known: list[Any] = [size for value in inputs if isinstance(value, torch.Tensor) for size in value.shape]
+    known += [value for value in inputs if isinstance(value, torch.SymInt)]
+    shape_env = next((size.node.shape_env for size in known if isinstance(size, torch.SymInt)), None)
+    if shape_env is None:
+        return sizes
+    seen = example_sizes(shape_env)
+    # Sizes that data tell have no example, and no least size to find.
+    examples = {symbol.symbol: int(seen[symbol.symbol]) for symbol in sizes.symbols if symbol.symbol in seen}
+    with tracing_session(), torch.no_grad():
+        return _beginning_where_same(sizes, examples, AttributingInterpreter(before).run, inputs, module)
+
+
+def _beginning_where_same(
+    sizes: SymbolicSizes,
+    examples: Binding,
+    function: Callable[..., Sequence[Any]],
+    inputs: Sequence[Any],
+    module: fx.GraphModule,
+) -> SymbolicSizes:
+    def begins(symbol: SizeSymbol) -> int:
+        least = _SPECIAL[0] + 1
+        for size in [each for each in _SPECIAL if each in symbol.range]:
+            alone, together = {**examples, symbol.symbol: size}, dict.fromkeys(examples, size)
+            # Where tracing assumed otherwise, such calls are refused already.
+            bindings = [each for each in (alone, together) if not sizes.failing_guards(each)]
+            if bindings and not _does_the_same(function, inputs, module, bindings[0]):
+                return least
+            least = size
+        return least
+
+    return replace(sizes, symbols=tuple(_beginning_at(symbol, begins, examples) for symbol in sizes.symbols))
+
+
+def _beginning_at(symbol: SizeSymbol, begins: Callable[[SizeSymbol], int], examples: Binding) -> SizeSymbol:
+    if symbol.range.lower > _SPECIAL[0] or examples.get(symbol.symbol, 0) <= _SPECIAL[0]:
+        return symbol
+    lower = max(symbol.range.lower, begins(symbol))
+    return replace(symbol, range=SizeRange(lower, symbol.range.upper))
+
+
+def _does_the_same(
+    function: Callable[..., Sequence[Any]],
+    inputs: Sequence[Any],
+    module: fx.GraphModule,
+    binding: Mapping[sympy.Symbol, int],
+) -> bool:
+    """Whether the program takes these sizes, and all that the graph computes then has the sizes that it says."""
+    fakes = FakeInputs()
+    try:
+        with fakes.mode, fakes.unrecorded():
+            outputs = function(*[_of_sizes(value, binding) for value in inputs])
+            _CheckingInterpreter(module, binding).run(*[_of_sizes(value, binding) for value in inputs])
+    except _REFUSALS:
+        return False
+    traced = [value_of(each) if isinstance(each, fx.Node) else each for each in results_of(module.graph)]
+    return [_described(each, {}) for each in outputs] == [_described(each, binding) for each in traced]
+
+
+class _OtherSizesError(ValueError):
+    """A value inside of the graph has other sizes than the graph says."""
+
+
+class _CheckingInterpreter(AttributingInterpreter):
+    """Runs the graph for some sizes, and raises where a value does not have the sizes that follow from them."""
+
+    def __init__(self, module: fx.GraphModule, binding: Mapping[sympy.Symbol, int]) -> None:
+        super().__init__(module)
+        self._binding = binding
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        traced = value_of(n) if has_value(n) else None
+        if isinstance(traced, torch.Tensor) and _described(result, {}) != _described(traced, self._binding):
+            raise _OtherSizesError(n.name)
+        return result
+
+
+def _of_sizes(value: Any, binding: Mapping[sympy.Symbol, int]) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return _number(value, binding)
+    sizes, strides = (tuple(_number(each, binding) for each in group) for group in (value.shape, value.stride()))
+    made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+    return made.requires_grad_(value.requires_grad)
+
+
+def _number(value: Any, binding: Mapping[sympy.Symbol, int]) -> Any:
+    return evaluate(value.node.expr, binding) if isinstance(value, torch.SymInt) else value
+
+
+def _described(value: Any, binding: Mapping[sympy.Symbol, int]) -> object:
+    """Sizes of a result; those that only data tell are any."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, _sizes(value.shape, binding)
+    return _sizes([value], binding) if isinstance(value, int | torch.SymInt) else None
+
+
+def _sizes(sizes: Sequence[int | torch.SymInt], binding: Mapping[sympy.Symbol, int]) -> list[object]:
+    is_known = [not isinstance(size, torch.SymInt) or size.node.expr.free_symbols <= binding.keys() for size in sizes]
+    return [_number(size, binding) if known else None for size, known in zip(sizes, is_known, strict=True)]

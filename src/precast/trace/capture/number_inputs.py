@@ -1,0 +1,82 @@
+"""Python numbers as inputs of a program. Ints travel as sizes of empty tensors, since sizes may be symbols.
+
+Before: ``step(x, 7)``, and a module whose ``calls`` is 3 and whose ``scale`` is 0.5
+After:  ``step(x, empty[9, 0])`` and two more inputs, ``empty[5, 0]`` and ``tensor(0.5)``; while tracing, ints are
+        symbols less two, and floats are read out of their tensors
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from precast.trace.state.reachable import Place
+
+# Sizes 0 and 1 are always compiled for.
+_LEAST_SIZE = 2
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value can travel as a tensor."""
+    return type(value) is float or (type(value) is int and value >= 0)
+
+
+def as_input(value: Any) -> Any:
+    """A number as a tensor; what is no number any more, as it is."""
+    if type(value) is float:
+        return torch.tensor(value, dtype=torch.float64, device="cpu")
+    return torch.empty((value + _LEAST_SIZE, 0), device="cpu") if is_number(value) else value
+
+
+def of_input(tensor: Any) -> Any:
+    """The number again, or a symbol for it."""
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    return tensor.shape[0] - _LEAST_SIZE if tensor.dim() else tensor.item()
+
+
+@dataclass(frozen=True)
+class NumberInputs:
+    """The ``leaves`` of a call that are numbers, by position, and the ``places`` whose numbers follow the leaves."""
+
+    leaves: frozenset[int] = frozenset()
+    places: tuple[Place, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.leaves or self.places)
+
+    def inputs(self, leaves: Sequence[Any]) -> list[Any]:
+        """The leaves with numbers as tensors, and after them the numbers of the places."""
+        found = [as_input(leaf) if number in self.leaves else leaf for number, leaf in enumerate(leaves)]
+        return [*found, *map(as_input, self.read())]
+
+    def read(self) -> list[Any]:
+        """What is in the places now; None where nothing is."""
+        return [_read(place) for place in self.places]
+
+    def leaves_of(self, inputs: Sequence[Any]) -> list[Any]:
+        """The leaves again, with numbers or symbols."""
+        leaves = inputs[: len(inputs) - len(self.places)]
+        return [of_input(leaf) if number in self.leaves else leaf for number, leaf in enumerate(leaves)]
+
+    @contextmanager
+    def put(self, inputs: Sequence[Any]) -> Iterator[None]:
+        """While active, the places hold the numbers, or symbols, of these inputs."""
+        before = self.read()
+        numbers = inputs[len(inputs) - len(self.places) :]
+        for place, tensor in zip(self.places, numbers, strict=True):
+            place.write(of_input(tensor))
+        try:
+            yield
+        finally:
+            for place, value in zip(self.places, before, strict=True):
+                place.write(value)
+
+
+def _read(place: Place) -> Any:
+    try:
+        return place.read()
+    except (LookupError, AttributeError, ValueError):
+        return None

@@ -1,0 +1,363 @@
+"""Everything between a user's callable and a flat function on fake tensors that stages can trace.
+
+Before: ``model(x, mask=m)`` over real tensors.
+After:  ``flat(p_weight, b_mean, c_scale, x, mask) -> [outputs]`` and fake inputs for it, state first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.errors import CaptureError, InputTypeError, StateMutationError
+from precast.graph.boundary import NO_GRADIENTS, GradientInputs
+from precast.graph.opened_objects import PLAIN_TYPES, opened
+from precast.graph.signature import InputKind
+from precast.trace.backward_runs import BackwardRuns, GradientSearch, gradient_inputs, noting_backwards
+from precast.trace.cached_functions import forget_traced_results
+from precast.trace.capture.argument_containers import ArgumentContainer, WatchedContainers
+from precast.trace.capture.call import FlatCall, as_identifier, check_tensors, flatten_call
+from precast.trace.capture.dynamic_shapes import (
+    DerivedDim,
+    Dim,
+    DimHint,
+    DimSpec,
+    TensorDims,
+    normalize_dynamic_shapes,
+    root_example,
+)
+from precast.trace.capture.failures import explained_failures
+from precast.trace.capture.module_state import StateTensor, constant_names, module_names, module_state, root_modules
+from precast.trace.capture.number_inputs import NumberInputs, as_input
+from precast.trace.capture.own_backwards import running_own_backwards
+from precast.trace.capture.stand_ins import averages_by_tensors, steps_as_numbers
+from precast.trace.captured_tensors import CapturedTensors
+from precast.trace.eager.fake_mode import dispatch_for
+from precast.trace.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
+from precast.trace.graph_breaks import breaks_at_hooks
+from precast.trace.provenance import innermost_users_line, run_users_code
+from precast.trace.state.python_state import watched_python_state
+from precast.trace.state.snapshot import Writes
+
+_PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
+
+
+class FlatCallable:
+    """The user's callable over flat inputs: state first, then the leaves of its arguments.
+
+    Tensors of the state are exchanged for the given inputs wherever the program meets them. The tree of the results
+    is known after the first run, in ``out_tree``. With ``returns_changes``, containers of the arguments among the
+    results are an ``ArgumentContainer``; where the program changed any (``has_changes``), results are a pair with
+    what these hold now. With ``returns_writes``, what it wrote elsewhere (``writes``) follows. Last comes the new
+    ``.grad`` of inputs that got another one (``gradient_owners``). ``spent`` are the results of which the program has
+    taken the gradient itself.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        state: Sequence[torch.Tensor],
+        tree: pytree.TreeSpec,
+        *,
+        returns_changes: bool = False,
+        returns_writes: bool = False,
+        numbers: NumberInputs | None = None,
+        gradients: GradientInputs | None = None,
+    ) -> None:
+        self._function = function
+        self._state = tuple(state)
+        self._tree = tree
+        self._returns_changes = returns_changes
+        self._returns_writes = returns_writes
+        self._numbers = numbers or NumberInputs()
+        self._gradients = gradients or NO_GRADIENTS
+        self.out_tree: pytree.TreeSpec | None = None
+        self.has_changes = False
+        self.writes: Writes = Writes()
+        self.gradient_owners: tuple[int, ...] = ()
+        self.spent: tuple[int, ...] = ()
+        self.runs_backward = False
+
+    def __call__(self, *flat: Any) -> list[Any]:
+        inputs, gradients = self._gradients.split(flat)
+        stand_ins = dict(zip(map(id, self._state), inputs, strict=False))
+        self._gradients.put(inputs, gradients)
+        versions = [_version(value) for value in inputs]
+        backwards = BackwardRuns()
+        program = noting_backwards(self._function, backwards)
+        outputs = self._run(program, CapturedTensors(stand_ins), inputs[len(self._state) :])
+        changed = [value for value, version in zip(inputs, versions, strict=True) if _version(value) != version]
+        outputs = self._without_spent(outputs, backwards, changed)
+        self.runs_backward = backwards.has_run
+        written = self._gradients.written(inputs, gradients)
+        self.gradient_owners = tuple(written)
+        return [*outputs, *written.values()]
+
+    def _without_spent(self, outputs: list[Any], backwards: BackwardRuns, changed: Sequence[torch.Tensor]) -> list[Any]:
+        values = {id(output): output for output in outputs if backwards.has_spent(output, changed)}
+        self.spent = tuple(position for position, output in enumerate(outputs) if id(output) in values)
+        detached = {key: value.detach() for key, value in values.items()}
+        return [detached.get(id(output), output) for output in outputs]
+
+    def discover(
+        self, flat: Sequence[Any], make_stand_in: Callable[[torch.Tensor], torch.Tensor], gradients: GradientSearch
+    ) -> list[torch.Tensor]:
+        """Run once to find the tensors that the program meets beyond its known state."""
+        captured = CapturedTensors(dict(zip(map(id, self._state), flat, strict=False)), make_stand_in, gradients)
+        backwards = BackwardRuns()
+        program = running_own_backwards(self._function, backwards, captured, flat)
+        self._run(program, captured, flat[len(self._state) :])
+        self.runs_backward = backwards.has_run
+        gradients.finish(runs_backward=backwards.has_run)
+        return captured.discovered
+
+    def _run(self, program: Callable[..., Any], captured: CapturedTensors, inputs: Sequence[Any]) -> list[Any]:
+        args, kwargs = pytree.tree_unflatten(self._numbers.leaves_of(inputs), self._tree)
+        containers = WatchedContainers((args, kwargs) if self._returns_changes else ())
+
+        def update_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
+            stand_in = captured.substitute(buffer)
+            if stand_in.shape != value.shape or stand_in.dtype != value.dtype:
+                raise StateMutationError(
+                    "The program replaces a buffer by a tensor of another shape or dtype.",
+                    at=innermost_users_line(),
+                    why=f"{stand_in.dtype} {tuple(stand_in.shape)} would become {value.dtype} {tuple(value.shape)}",
+                    fix="Keep the buffer's shape, or return the tensor instead.",
+                )
+            stand_in.copy_(value)
+
+        watched = watched_python_state(self._function, update_buffer, returns_writes=self._returns_writes)
+        numbers = self._numbers.put(inputs)
+        with (
+            explained_failures(),
+            numbers,
+            watched as writes,
+            captured.exchanged(),
+            averages_by_tensors(),
+            steps_as_numbers(),
+            breaks_at_hooks(),
+        ):
+            try:
+                result = run_users_code(program, *args, **kwargs)
+            finally:
+                forget_traced_results()
+        changes = containers.changes()
+        self.has_changes = bool(changes)
+        results = opened((result, changes) if changes else result, containers.__contains__)
+        outputs, self.out_tree = pytree.tree_flatten(results, is_leaf=containers.__contains__)
+        outputs = [containers.stand_in(output) for output in outputs]
+        _check_outputs(outputs)
+        outputs = [captured.substitute(output) for output in outputs]
+        if not self._returns_writes:
+            return outputs
+        leaves, self.writes = Writes.of(writes)
+        return [*outputs, *(captured.substitute(leaf) for leaf in leaves)]
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """A call that is ready to be traced.
+
+    ``flat(*fake_inputs)`` runs it; ``state`` are the real tensors behind the first inputs, in order.
+    """
+
+    flat: FlatCallable
+    call: FlatCall
+    state: tuple[StateTensor, ...]
+    fakes: FakeInputs
+    fake_inputs: tuple[Any, ...]
+    input_names: tuple[str, ...]
+    module_names: Mapping[int, str]
+    gradients: GradientInputs = NO_GRADIENTS
+
+
+def prepare(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    size_roots: Mapping[tuple[int, int], str] | None = None,
+    keeps_writes: bool = False,
+    numbers: NumberInputs | None = None,
+) -> PreparedCall:
+    """Flatten the call, find its state, make fake inputs. Must run inside a ``tracing_session``.
+
+    ``size_roots`` names the symbols of sizes by leaf and dimension, in place of ``dynamic_shapes``. With
+    ``keeps_writes``, a program may leave tensors in Python's state: someone will see to it that they get there.
+    ``numbers`` are inputs, too; the arguments hold those among the leaves as such already.
+    """
+    call = flatten_call(function, args, kwargs)
+    if numbers is not None:
+        call = _with_numbers(call, numbers)
+    roots = root_modules(function)
+    state = module_state(roots)
+    check_tensors(call, state)
+    fakes = FakeInputs()
+    if size_roots is not None:
+        fake_leaves = [_fake_of_roots(fakes, i, leaf, size_roots) for i, leaf in enumerate(call.leaves)]
+    else:
+        dims = normalize_dynamic_shapes(function, opened(args), opened(dict(kwargs or {})), dynamic_shapes)
+        fake_leaves = [_fake_leaf(fakes, leaf, dim) for leaf, dim in zip(call.leaves, dims, strict=True)]
+    fake_state = [fakes.fake(item.tensor) for item in state]
+
+    first = FlatCallable(
+        function, [item.tensor for item in state], call.tree, returns_writes=keeps_writes, numbers=numbers
+    )
+    tensors = [*(item.tensor for item in state), *call.leaves]
+    met = _discover(first, tensors, [*fake_state, *fake_leaves], fakes)
+    if not keeps_writes:
+        met.refuse_gradients()
+    names = constant_names(roots, function)
+    state += [
+        StateTensor(names.get(id(tensor), f"lifted_tensor_{i}"), InputKind.CONSTANT_TENSOR, tensor)
+        for i, tensor in enumerate(met.discovered)
+    ]
+    values = [*(item.tensor for item in state), *call.leaves]
+    gradients = gradient_inputs(met.gradients, values)
+    flat = FlatCallable(function, [item.tensor for item in state], call.tree, numbers=numbers, gradients=gradients)
+    inputs = (*fake_state, *met.stand_ins, *fake_leaves)
+    state_names = [as_identifier(_PREFIXES[item.kind] + item.target) for item in state]
+    return PreparedCall(
+        flat=flat,
+        call=call,
+        state=tuple(state),
+        fakes=fakes,
+        fake_inputs=(*inputs, *_fake_gradients(gradients, inputs, values, fakes)),
+        input_names=tuple(unique_names([*state_names, *call.names])),
+        module_names=module_names(roots),
+        gradients=gradients,
+    )
+
+
+@dataclass(frozen=True)
+class _Met:
+    """What a program met on its first run: tensors beyond its known state, and whose ``.grad`` it uses."""
+
+    discovered: list[torch.Tensor]
+    stand_ins: list[torch.Tensor]
+    gradients: list[torch.Tensor]
+    line: str | None
+
+    def refuse_gradients(self) -> None:
+        """Raise where the program uses gradients that were there before."""
+        if any(tensor.grad is not None for tensor in self.gradients):
+            raise CaptureError(
+                "The program uses .grad of its inputs or parameters, which they have from before.",
+                at=self.line,
+                why="a captured program has no gradients beside those that are computed inside of it",
+                fix="Compile the function with precast.compile, or use torch.autograd.grad inside of it.",
+            )
+
+
+def _discover(flat: FlatCallable, tensors: Sequence[Any], fake_tensors: Sequence[Any], fakes: FakeInputs) -> _Met:
+    known: list[torch.Tensor] = []
+    while True:
+        fake_constants: list[torch.Tensor] = []
+
+        def make_stand_in(tensor: torch.Tensor, made: list[torch.Tensor] = fake_constants) -> torch.Tensor:
+            made.append(fakes.fake(tensor))
+            (copy,) = fresh_copies(made[-1:])
+            assert isinstance(copy, torch.Tensor), "copies of tensors are tensors"
+            return copy
+
+        with fakes.mode, dispatch_for(fake_tensors), fakes.unrecorded():
+            # The run may resize or transpose its inputs: what is traced afterwards must find them as they were.
+            copies = fresh_copies(fake_tensors)
+            search = GradientSearch(known)
+            for tensor, copy in zip(tensors, copies, strict=True):
+                if isinstance(tensor, torch.Tensor):
+                    search.meet(tensor, copy)
+            discovered = flat.discover(copies, make_stand_in, search)
+        known = list(search.found.values())
+        if not search.is_late:
+            return _Met(discovered, fake_constants, known, search.lines[0] if search.lines else None)
+
+
+def _fake_gradients(
+    gradients: GradientInputs, inputs: Sequence[Any], tensors: Sequence[Any], fakes: FakeInputs
+) -> list[torch.Tensor]:
+    """Fakes for what the owners have as ``.grad``, in sizes that may be symbols as the owners' are."""
+    made = []
+    for owner, is_present in zip(gradients.owners, gradients.present, strict=True):
+        if is_present:
+            like = inputs[owner]
+            if any(isinstance(size, torch.SymInt) for size in like.shape):
+                with fakes.mode:
+                    made.append(torch.empty_like(like, requires_grad=False))
+            else:
+                made.append(fakes.fake(tensors[owner].grad))
+    return made
+
+
+def _with_numbers(call: FlatCall, numbers: NumberInputs) -> FlatCall:
+    """The call with one more leaf for every number that Python's state holds."""
+    paths = tuple(place.path for place in numbers.places)
+    leaves = (*call.leaves, *map(as_input, numbers.read()))
+    return FlatCall(leaves, call.tree, (*call.names, *map(as_identifier, paths)), (*call.paths, *paths))
+
+
+def _fake_of_roots(fakes: FakeInputs, number: int, leaf: Any, roots: Mapping[tuple[int, int], str]) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    plan: list[DimensionPlan] = [None] * leaf.dim()
+    for dimension, size in enumerate(leaf.shape):
+        if (name := roots.get((number, dimension))) is not None:
+            fakes.declare(name, example=size, seen_at=name)
+            plan[dimension] = DynamicSize(name)
+    return fakes.fake(leaf, plan)
+
+
+def _fake_leaf(fakes: FakeInputs, leaf: Any, dims: TensorDims | None) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    assert dims is not None, "every tensor leaf has an entry"
+    plan = [
+        _plan(fakes, spec, size, f"{dims.path}.shape[{i}]")
+        for i, (spec, size) in enumerate(zip(dims.dims, leaf.shape, strict=True))
+    ]
+    return fakes.fake(leaf, plan)
+
+
+def _plan(fakes: FakeInputs, spec: DimSpec, size: int, path: str) -> DimensionPlan:
+    if isinstance(spec, DimHint) and spec is not DimHint.STATIC:
+        fakes.declare(path, example=size, seen_at=path)
+        return DynamicSize(path)
+    if isinstance(spec, (Dim, DerivedDim)):
+        root, example = root_example(spec, size, path)
+        fakes.declare(root.name, example=example, seen_at=path, size_range=root.range)
+        return DynamicSize(root.name) if isinstance(spec, Dim) else DynamicSize(root.name, spec.scale, spec.offset)
+    return None
+
+
+def _version(value: Any) -> int:
+    is_counted = isinstance(value, torch.Tensor) and not value.is_inference()
+    return value._version if is_counted else 0
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names with a numeric suffix where one repeats, counting up one that is there already."""
+    taken = {"self"}  # what the graph module's own forward calls its first argument
+    unique: list[str] = []
+    for name in names:
+        stem, _, number = name.rpartition("_")
+        stem, count = (stem, int(number)) if stem and number.isdigit() else (name, 0)
+        while name in taken:
+            count += 1
+            name = f"{stem}_{count}"
+        taken.add(name)
+        unique.append(name)
+    return unique
+
+
+def _check_outputs(outputs: Sequence[Any]) -> None:
+    """Refuse results that a graph cannot return."""
+    for output in outputs:
+        if not isinstance(output, (torch.Tensor, *PLAIN_TYPES, ArgumentContainer)):
+            raise InputTypeError(
+                f"The program returns a {type(output).__name__}.",
+                why="results are tensors, plain Python values, and containers of them",
+                fix="Return its tensors, or register the type with torch.utils._pytree.register_pytree_node.",
+            )

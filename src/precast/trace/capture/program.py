@@ -1,0 +1,170 @@
+"""From a callable and example inputs to a program, by running it once on fake tensors.
+
+Tensors that a trace found by itself (``torch.tensor([1, 2])`` in the program) become inputs like all other state.
+
+Before: ``c = self._tensor_constant0; y = add(x, c)``. After: ``y = add(x, c_lifted_tensor_0)``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from precast.graph.nodes import set_value
+from precast.graph.program import Program
+from precast.graph.signature import (
+    ConstantArgument,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    Signature,
+    TensorArgument,
+)
+from precast.graph.verifier import verify
+from precast.trace.capture.contradictions import check_no_contradictions
+from precast.trace.capture.dynamic_shapes import named_arguments, normalize_dynamic_shapes
+from precast.trace.capture.failures import refuse_inner_transforms
+from precast.trace.capture.least_sizes import with_least_sizes
+from precast.trace.capture.prepare import PreparedCall, prepare
+from precast.trace.fake_inputs import FakeInputs, fresh_copies
+from precast.trace.record import Decompositions, argument_spec, rename_placeholders, trace
+from precast.trace.retrace import remove_dead_nodes
+from precast.trace.session import tracing_session
+
+
+def lift_constants(
+    module: fx.GraphModule, fakes: FakeInputs, *, position: int, first_number: int
+) -> dict[str, torch.Tensor]:
+    """Turn tensor attributes into placeholders from ``position`` on; gives their names and tensors in order."""
+    graph = module.graph
+    attributes = [node for node in graph.nodes if node.op == "get_attr" and _is_tensor(module, node)]
+    if not attributes:
+        return {}
+    lifted: dict[str, torch.Tensor] = {}
+    placeholders: dict[int, fx.Node] = {}
+    following = [node for node in graph.nodes if node.op == "placeholder"][position:]
+    start = following[0] if following else next(node for node in graph.nodes if node.op != "placeholder")
+    for node in attributes:
+        tensor = getattr(module, str(node.target))
+        if id(tensor) not in placeholders:
+            with graph.inserting_before(start):
+                placeholder = graph.placeholder(f"c_lifted_tensor_{first_number + len(lifted)}")
+            set_value(placeholder, fakes.fake(tensor))
+            placeholders[id(tensor)] = placeholder
+            lifted[placeholder.name] = tensor
+        node.replace_all_uses_with(placeholders[id(tensor)])
+        graph.erase_node(node)
+    for name in {str(node.target) for node in attributes}:
+        delattr(module, name)
+    module.recompile()
+    return lifted
+
+
+def _is_tensor(module: fx.GraphModule, node: fx.Node) -> bool:
+    return isinstance(getattr(module, str(node.target), None), torch.Tensor)
+
+
+def capture(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    decompositions: Decompositions | None = None,
+    pre_dispatch: bool = False,
+) -> Program:
+    """Record what ``function(*args, **kwargs)`` does, as a flat graph of ATen ops over lifted state.
+
+    No real computation happens and nothing that the caller can see changes. Parameters, buffers and other tensors that
+    the program meets become inputs, each once; Python values are constants.
+
+    >>> program = capture(torch.nn.Linear(3, 2), (torch.ones(1, 3),))
+    >>> [spec.arg.name for spec in program.signature.inputs]
+    ['p_weight', 'p_bias', 'input_1']
+    """
+    with tracing_session():
+        call = prepare(function, args, kwargs, dynamic_shapes=dynamic_shapes)
+        with call.fakes.mode:
+            inputs = fresh_copies(call.fake_inputs)
+        module = trace(
+            call.flat,
+            inputs,
+            call.fakes.mode,
+            decompositions=decompositions,
+            pre_dispatch=pre_dispatch,
+            module_names=call.module_names,
+        )
+        if pre_dispatch:
+            refuse_inner_transforms(module)
+        program = as_program(call, module)
+        if dynamic_shapes is not None:
+            check_no_contradictions(
+                normalize_dynamic_shapes(function, args, kwargs or {}, dynamic_shapes),
+                named_arguments(function, args, kwargs or {}),
+                call.fakes.sizes(),
+                call.fakes.specialized(),
+            )
+            program = program.replace(sizes=with_least_sizes(program.sizes, function, call, module))
+    verify(program, after="capture")
+    return program
+
+
+def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
+    """Name the inputs, lift constants, drop dead code, and write the signature for a freshly traced graph."""
+    out_tree = call.flat.out_tree
+    assert out_tree is not None, "the call was traced"
+    module = rename_placeholders(module, call.input_names)
+    # fx changes names that Python reserves.
+    names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    state = {item.target: item.tensor for item in call.state}
+    constants = sum(item.kind is InputKind.CONSTANT_TENSOR for item in call.state)
+    lifted = lift_constants(module, call.fakes, position=len(state), first_number=constants)
+    state |= {name.removeprefix("c_"): tensor for name, tensor in lifted.items()}
+    lifted_specs = [
+        InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name.removeprefix("c_")) for name in lifted
+    ]
+    specs = [*_state_specs(call, names), *lifted_specs, *_user_specs(call, names)]
+    remove_dead_nodes(module.graph)
+    specs = _without_unused_constants(module.graph, specs)
+    module.recompile()
+    kept = {spec.target for spec in specs}
+    return Program(
+        module=module,
+        signature=Signature(tuple(specs), _output_specs(module.graph), call.call.tree, out_tree),
+        state={name: tensor for name, tensor in state.items() if name in kept},
+        sizes=call.fakes.sizes().settled(call.fakes.specialized()),
+    )
+
+
+def _state_specs(call: PreparedCall, names: Sequence[str]) -> list[InputSpec]:
+    return [
+        InputSpec(item.kind, TensorArgument(name), item.target, item.persistent)
+        for item, name in zip(call.state, names, strict=False)
+    ]
+
+
+def _user_specs(call: PreparedCall, names: Sequence[str]) -> list[InputSpec]:
+    return [
+        InputSpec(
+            InputKind.USER_INPUT,
+            TensorArgument(name) if isinstance(leaf, torch.Tensor) else ConstantArgument(name, leaf),
+        )
+        for name, leaf in zip(names[len(call.state) :], call.call.leaves, strict=True)
+    ]
+
+
+def _without_unused_constants(graph: fx.Graph, specs: list[InputSpec]) -> list[InputSpec]:
+    """Constants that the program met but did not use are no inputs."""
+    unused = {node.name: node for node in graph.nodes if node.op == "placeholder" and not node.users}
+    dropped = [s for s in specs if s.kind is InputKind.CONSTANT_TENSOR and s.arg.name in unused]
+    for spec in dropped:
+        graph.erase_node(unused[spec.arg.name])
+    return [spec for spec in specs if spec not in dropped]
+
+
+def _output_specs(graph: fx.Graph) -> tuple[OutputSpec, ...]:
+    results = graph.output_node().args[0]
+    assert isinstance(results, tuple), "traced graphs return one flat tuple"
+    return tuple(OutputSpec(OutputKind.USER_OUTPUT, argument_spec(result, i)) for i, result in enumerate(results))

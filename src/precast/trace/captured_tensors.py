@@ -1,0 +1,234 @@
+"""Real tensors that a program meets on its way: parameters, buffers, closure variables, globals.
+
+While tracing, each is exchanged for a stand-in at the moment it enters a torch function, before autograd sees it, so
+gradients and in-place updates reach the stand-in exactly as they would reach the tensor itself. The user's modules and
+variables are never touched.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, is_fake
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.overrides import TorchFunctionMode
+
+from precast.errors import CaptureError
+from precast.trace.backward_runs import GradientSearch, is_gradient_access
+from precast.trace.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
+from precast.trace.eager.functions import (
+    assign_data,
+    checked_quantile,
+    idle_conversions,
+    is_data_access,
+    is_data_assignment,
+    is_idle_dropout,
+    is_idle_resize,
+    is_mixed_linear,
+    is_one_hot,
+    is_quantile,
+    mixed_linear,
+    one_hot,
+    replacement_of,
+)
+from precast.trace.eager.optimizer_kernels import fused_step
+from precast.trace.eager.symbolic_numbers import call_with_symbols, is_of_symbols
+from precast.trace.executed_code import is_trusted
+from precast.trace.provenance import innermost_users_line
+from precast.trace.storages import guarded_storage, is_storage_access
+
+_TRACED_TYPES = (FakeTensor, FunctionalTensor)
+
+
+def is_real_tensor(value: object) -> bool:
+    """Whether ``value`` is a tensor with data, and not one of tracing's own."""
+    if not isinstance(value, torch.Tensor) or type(value) in _TRACED_TYPES:
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    return not is_fake(value)
+
+
+class CapturedTensors:
+    """Which stand-in stands for which real tensor, by identity; grows when ``make_stand_in`` is given."""
+
+    def __init__(
+        self,
+        stand_ins: Mapping[int, torch.Tensor],
+        make_stand_in: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        gradients: GradientSearch | None = None,
+    ) -> None:
+        self._stand_ins = dict(stand_ins)
+        self._make_stand_in = make_stand_in
+        self._gradients = gradients
+        self.discovered: list[torch.Tensor] = []
+        self.runs_own_backwards = False
+        self.attributes_written_in_backward: set[str] = set()
+        self.data_taken: list[tuple[torch.Tensor, int]] = []
+        """Whether the program has a backward of its own, which may meet tensors, too."""
+        self.written_in_backward: set[int] = set()
+        """The memory that such a backward wrote into, of what the forward has left for it."""
+
+    @property
+    def stand_ins(self) -> list[torch.Tensor]:
+        return list(self._stand_ins.values())
+
+    def substitute(self, value: Any) -> Any:
+        """``value`` with every real tensor in it exchanged; the same object where there was none."""
+        if isinstance(value, torch.Tensor):
+            return self._stand_in(value) if type(value) not in _TRACED_TYPES else value
+        if type(value) in (tuple, list):
+            items = [self.substitute(item) for item in value]
+            return type(value)(items) if any(map(_is_other, items, value)) else value
+        if type(value) is dict:
+            entries = {key: self.substitute(item) for key, item in value.items()}
+            return entries if any(map(_is_other, entries.values(), value.values())) else value
+        return value
+
+    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        known = self._stand_ins.get(id(tensor))
+        if known is not None or self._make_stand_in is None or not is_real_tensor(tensor):
+            return tensor if known is None else known
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            raise CaptureError(
+                "The program applies a transform of torch.func to a tensor that is no argument of it.",
+                at=innermost_users_line(),
+                why="the transform has wrapped the tensor before anything stands for it in the graph",
+                fix="Pass the tensor as an argument, or use torch.autograd.grad.",
+            )
+        # Kept alive, so that its id stays its own.
+        self.discovered.append(tensor)
+        # Whoever copies a tensor looks at all of it, which is no doing of the program's.
+        with torch._C.DisableTorchFunction():
+            self._stand_ins[id(tensor)] = made = self._make_stand_in(tensor)
+        if self._gradients is not None:
+            self._gradients.meet(tensor, made)
+        return made
+
+    def note_gradient(self, tensor: Any) -> None:
+        """``tensor.grad`` is about to be used."""
+        if self._gradients is not None:
+            self._gradients.touch(tensor)
+
+    @contextmanager
+    def exchanged(self) -> Iterator[None]:
+        """While active, torch functions called on this thread see stand-ins."""
+        with (
+            without_bytecode_compiler(),
+            _substitution_in_autograd_functions(self),
+            idle_conversions(is_real_tensor, self.substitute),
+            _SubstitutionMode(self),
+        ):
+            yield
+
+
+class _SubstitutionMode(TorchFunctionMode):
+    def __init__(self, captured: CapturedTensors) -> None:
+        super().__init__()
+        self._captured = captured
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = self._captured.substitute(args)
+        kwargs = self._captured.substitute(kwargs) if kwargs else {}
+        if is_control_flow(func, args):
+            return call_control_flow(func, args, kwargs, self._captured.exchanged)
+        if is_idle_resize(func, args, kwargs) or is_idle_dropout(func, args, kwargs):
+            return args[0]
+        if is_one_hot(func, args, kwargs):
+            return one_hot(*args, **kwargs)
+        if is_of_symbols(func, args, kwargs):
+            return call_with_symbols(func, args, kwargs)
+        if is_quantile(func, args, kwargs):
+            return checked_quantile(func, args, kwargs)
+        if is_mixed_linear(func, args, kwargs):
+            return mixed_linear(*args, **kwargs)
+        if (replacement := replacement_of(func) or fused_step(func)) is not None:
+            return replacement(*args, **kwargs)
+        if is_data_assignment(func):
+            return assign_data(*args)
+        if is_gradient_access(func):
+            self._captured.note_gradient(args[0])
+        if is_data_access(func):
+            # Writes into it do not show in the version of the tensor whose data it is.
+            self._captured.data_taken.append((data := func(*args, **kwargs), data._version))
+            return data
+        if is_storage_access(func, args):
+            return guarded_storage(func, *args)
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def _substitution_in_autograd_functions(captured: CapturedTensors) -> Iterator[None]:
+    """``torch.autograd.Function.apply`` is no torch function: its arguments are exchanged by a patch.
+
+    So are the tensors that its backward meets, when it runs later.
+    """
+    thread = threading.get_ident()
+    original = torch.autograd.Function.__dict__["apply"]
+    exchanging: dict[Any, Any] = {}
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread:
+            args, kwargs = captured.substitute(args), captured.substitute(kwargs)
+            if not is_trusted(cls.__module__):
+                captured.runs_own_backwards = True
+                cls = exchanging[cls] = exchanging.get(cls) or _with_exchanging_backward(cls, captured)
+        # Torch has written it in Python and in C.
+        return original.__get__(None, cls)(*args, **kwargs)
+
+    with patch.object(torch.autograd.Function, "apply", classmethod(apply)):
+        yield
+
+
+def _with_exchanging_backward(kind: Any, captured: CapturedTensors) -> Any:
+    """A ``torch.autograd.Function`` whose backward sees stand-ins."""
+    name = "backward" if kind.vjp is torch.autograd.Function.vjp else "vjp"
+    original = getattr(kind, name)
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        kept = [each for each in (*ctx.saved_tensors, *vars(ctx).values()) if isinstance(each, torch.Tensor)]
+        kept = [captured.substitute(each) for each in kept]
+        versions, before = [each._version for each in kept], _copies(ctx)
+        captured.data_taken.clear()
+        with captured.exchanged():
+            results = captured.substitute(original(ctx, *gradients))
+        pairs = [*zip(kept, versions, strict=True), *captured.data_taken]
+        captured.attributes_written_in_backward |= set(_written(before, _copies(ctx)))
+        captured.written_in_backward |= {memory_of(each) for each, version in pairs if each._version != version}
+        return results
+
+    members = {name: staticmethod(backward), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), members)
+
+
+def _copies(ctx: Any) -> dict[str, Any]:
+    """What a context holds, and what is in containers among that."""
+    held = vars(ctx).items()
+    return {name: list(value) if isinstance(value, _CONTAINERS) else value for name, value in held}
+
+
+_CONTAINERS = (list, dict, set, deque)
+
+
+def _written(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """The attributes of a context that have another value now; to let go of one is no other value."""
+    for name, value in now.items():
+        old = before.get(name, before)
+        is_copied = type(value) is type(old) is list
+        is_kept = value is None or (is_copied and len(old) == len(value) and not any(map(_is_other, old, value)))
+        if value is not old and not is_kept:
+            yield f"ctx.{name}"
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """What two tensors have in common if they lie in the same memory."""
+    key: int = tensor.untyped_storage()._cdata
+    return key
+
+
+def _is_other(left: object, right: object) -> bool:
+    return left is not right

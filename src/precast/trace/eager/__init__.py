@@ -1,0 +1,1 @@
+"""What torch does otherwise on fake tensors than in eager, done as in eager."""

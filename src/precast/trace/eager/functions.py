@@ -1,0 +1,218 @@
+"""Functions that a program calls, traced as they behave in eager where torch's tracing would do otherwise.
+
+``quantile`` and ``nanquantile`` as in eager, which checks shares: torch does not look at them where data are fake.
+
+Before: ``quantile(x, q)`` is traced as what it is made of; a ``q`` of -0.1 gives the least number.
+After:  ``q`` goes through a ``gather`` that has a place for shares from 0 to 1 alone.
+
+``one_hot`` as in eager, where classes are checked: torch takes it apart unchecked where data are fake.
+
+Before: ``one_hot(x, 3)`` is traced as ``eq(unsqueeze(x), arange(3))``.
+After:  it is traced as ``scatter(zeros(…, 3), unsqueeze(x), 1)``.
+
+``linear`` with a bias of another type, of an input that eager does not flatten: the bias is added in place.
+
+Before: ``linear(f32[2, 3, 4] that is not contiguous, f32[5, 4], f64[5])`` is traced as ``f64[2, 3, 5]``.
+After:  as ``f32[2, 3, 5]``. Torch does not write in place where tensors are fake.
+
+Dropout that is turned off returns its input as in eager: torch copies it where sizes are symbols.
+
+Before: ``dropout(x, 0.5, training=False)`` is traced as ``clone(x)``.
+After:  it is ``x`` itself.
+
+Resizing a tensor to its own sizes: nothing in eager, however it lies; torch's functionalization lays it out anew.
+
+``tensor.data = other``: an assignment of which no operator tells, as one that functionalization sees.
+
+Before: ``x.data = x * 2``
+After:  ``x.set_(x * 2)``, unseen by autograd
+
+Operators of well-known libraries whose gradients cannot be traced, and what is recorded in their place.
+
+Before: out = transformers.grouped_mm_fallback(rows, experts, ends)     its backward decides in Python on ``ends``
+After:  out = precast.grouped_rows(rows, experts, ends)                 computes the same, and so does its backward
+
+``module.to(…)`` inside of a traced program: nothing where it changes nothing, an error where it would change state.
+
+Before: ``self.router = self.router.to(torch.float32)``, whose parameters are of that type already
+After:  the same module; its parameters, which tracing has stand-ins for, are not exchanged for new ones
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
+
+from precast.errors import CaptureError, StateMutationError
+from precast.ops.own_operators import grouped_rows
+from precast.trace.provenance import innermost_users_line
+
+_QUANTILES = frozenset({torch.quantile, torch.nanquantile, Tensor.quantile, Tensor.nanquantile})
+
+
+def is_quantile(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this is a call whose shares are data; numbers are looked at while they are traced."""
+    share = _share(args, kwargs) if func in _QUANTILES else None
+    return isinstance(share, Tensor) and share.device.type == "cpu" and share.is_floating_point()
+
+
+def checked_quantile(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The call, with an error at run time where a share is none."""
+    share = _share(args, kwargs)
+    is_none = ~((share >= 0) & (share <= 1))
+    nothing = share.new_zeros(1).gather(0, is_none.reshape(-1).long()).reshape(share.shape)
+    if "q" in kwargs:
+        return func(*args, **{**kwargs, "q": share + nothing})
+    return func(args[0], share + nothing, *args[2:], **kwargs)
+
+
+def _share(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return kwargs["q"] if "q" in kwargs else args[1] if len(args) > 1 else None
+
+
+def is_one_hot(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this is a call with a number of classes; of other calls, torch says what is wrong with them."""
+    if func is not torch.nn.functional.one_hot:
+        return False
+    given = dict(zip(("tensor", "num_classes"), args, strict=False)) | dict(kwargs)
+    tensor, classes = given.get("tensor"), given.get("num_classes", -1)
+    is_count = isinstance(classes, int | torch.SymInt) and classes > 0
+    return isinstance(tensor, Tensor) and tensor.dtype is torch.int64 and is_count
+
+
+def one_hot(tensor: Tensor, num_classes: int) -> Tensor:
+    """One where the class is, else zero."""
+    none = tensor.new_zeros((*tensor.shape, num_classes))
+    return none.scatter(-1, tensor.unsqueeze(-1), 1)
+
+
+def is_mixed_linear(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this is such a call; what is wrong with others, torch says."""
+    if func is not torch.nn.functional.linear or torch.is_autocast_enabled("cpu"):
+        return False
+    given = dict(zip(("input", "weight", "bias"), args, strict=False)) | dict(kwargs)
+    source, bias = given.get("input"), given.get("bias")
+    if not isinstance(source, Tensor) or not isinstance(bias, Tensor):
+        return False
+    # The bias last: what is looked at first is lifted first.
+    is_flattened = source.ndim < 3 or source.is_contiguous()
+    return not is_flattened and bias.dtype is not source.dtype and bias.ndim == 1
+
+
+def mixed_linear(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """What eager computes, in the type of the input."""
+    return torch.matmul(input, weight.t()).add_(bias)
+
+
+_NAMES = {
+    torch.nn.functional.dropout: ("input", "p", "training", "inplace"),
+    torch.dropout: ("input", "p", "train"),
+}
+
+
+def is_idle_dropout(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call returns its first argument; what is wrong with others, torch says."""
+    if func not in (torch.nn.functional.dropout, torch.dropout):
+        return False
+    given = {"p": 0.5} | dict(zip(_NAMES[func], args, strict=False)) | dict(kwargs)
+    is_off = given.get("training", given.get("train", True)) is False
+    is_plain = bool(args) and isinstance(args[0], Tensor) and isinstance(given["p"], int | float)
+    return is_off and is_plain and 0 <= given["p"] <= 1
+
+
+_RESIZES = (torch.Tensor.resize_, torch.Tensor.resize_as_)
+
+
+def is_idle_resize(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call changes nothing; one that asks for a layout, or that eager refuses, may."""
+    if func not in _RESIZES or kwargs or args[0].requires_grad:
+        return False
+    tensor, *sizes = args
+    if func is torch.Tensor.resize_as_:
+        sizes = list(sizes[0].shape)
+    elif len(sizes) == 1 and isinstance(sizes[0], Sequence):
+        sizes = list(sizes[0])
+    return list(tensor.shape) == sizes
+
+
+_SETTER = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+_GETTER = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+def is_data_access(func: Any) -> bool:
+    return bool(func == _GETTER)
+
+
+def is_data_assignment(func: Any) -> bool:
+    return bool(func == _SETTER)
+
+
+def assign_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    if tensor.dtype != value.dtype:
+        raise CaptureError(
+            f"The program assigns data of type {value.dtype} to a tensor of type {tensor.dtype}.",
+            why="a tensor keeps its type in a program that is compiled",
+            fix="Make a new tensor: `tensor = other.detach()`.",
+        )
+    with torch.no_grad():
+        tensor.set_(value)  # type: ignore[call-overload]
+
+
+def _experts(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = grouped_rows(input, weight, offs)
+    return result
+
+
+# Their arguments may be given by name: the names are the libraries'.
+_REPLACED: dict[str, Callable[..., torch.Tensor]] = {"transformers::grouped_mm_fallback": _experts}
+
+
+def replacement_of(function: object) -> Callable[..., torch.Tensor] | None:
+    """What takes the same arguments and computes the same, but can be differentiated while tracing."""
+    if isinstance(function, OpOverload):
+        return _REPLACED.get(function.name().partition(".")[0])
+    if isinstance(function, OpOverloadPacket):
+        return _REPLACED.get(function._qualified_op_name)
+    return None
+
+
+@contextmanager
+def idle_conversions(
+    is_real: Callable[[object], bool], substitute: Callable[[torch.Tensor], torch.Tensor]
+) -> Iterator[None]:
+    """While active, modules of real tensors may be converted on this thread to what they are.
+
+    ``substitute`` returns what stands for a real tensor; a conversion that returns just that has changed nothing.
+    """
+    thread = threading.get_ident()
+    original: Callable[..., Any] = torch.nn.Module._apply
+
+    def apply(module: torch.nn.Module, convert: Callable[[torch.Tensor], Any], recurse: bool = True) -> Any:
+        own = [*module._parameters.values(), *module._buffers.values()]
+        if threading.get_ident() != thread or not any(is_real(tensor) for tensor in own):
+            return original(module, convert, recurse)
+        for child in module.children() if recurse else ():
+            child._apply(convert)
+        for tensor in own:
+            if tensor is None:
+                continue
+            with torch.no_grad():
+                converted = convert(tensor)
+            if converted is not tensor and converted is not substitute(tensor):
+                raise StateMutationError(
+                    f"The program converts the parameters or buffers of a {type(module).__qualname__}.",
+                    at=innermost_users_line(),
+                    why="a captured program has the parameters that its modules had before",
+                    fix="Convert the module before it is compiled.",
+                )
+        return module
+
+    with patch.object(torch.nn.Module, "_apply", apply):
+        yield

@@ -1,0 +1,194 @@
+"""Fake tensors for a program's inputs: the right metadata, no data, and symbols where sizes may change.
+
+A size that is dynamic is traced with an example that is neither 0 nor 1, whatever the user's example was: fake tensors
+have no data, so nothing forces us to repeat a size at which programs take special paths.
+
+Tensor subclasses that wrap plain tensors (``__tensor_flatten__``), opened up and put together again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch._guards import SLoc
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass, transform_subclass
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from precast._torch_compat import named_source
+from precast.graph.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
+from precast.trace.eager.fake_mode import make_fake_mode
+from precast.trace.provenance import innermost_users_line
+
+
+@dataclass(frozen=True)
+class DynamicSize:
+    """A size that may change from call to call: ``scale * root + offset``, where ``root`` names the free symbol."""
+
+    root: str
+    scale: int = 1
+    offset: int = 0
+
+
+DimensionPlan = DynamicSize | None
+"""How one dimension is traced: as a symbol, or (``None``) as the example's number."""
+
+
+class FakeInputs:
+    """Makes fake inputs over one set of size symbols, and tells afterwards what tracing assumed about them."""
+
+    def __init__(self) -> None:
+        self._shape_env = _LocatingShapeEnv(duck_shape=False)
+        self.mode = make_fake_mode(self._shape_env)
+        self._symbols: dict[str, SizeSymbol] = {}
+        self._hints: dict[str, int] = {}
+
+    def declare(self, root: str, *, example: int, seen_at: str, size_range: SizeRange | None = None) -> None:
+        """Make the symbol for a free size, unless it is there already."""
+        if root in self._symbols:
+            return
+        size_range = size_range or SizeRange()
+        hint = _usable_hint(example, size_range, set(self._hints.values()))
+        expression = self._shape_env.create_symbol(
+            hint, named_source(seen_at), dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=hint < 2
+        )
+        lower = max(size_range.lower, min(hint, 2))
+        upper = int_oo if size_range.upper is None else size_range.upper
+        self._shape_env.var_to_range[expression] = ValueRanges(lower, upper)
+        self._symbols[root] = SizeSymbol(expression, root, seen_at, size_range)
+        self._hints[root] = hint
+
+    def fake(self, tensor: torch.Tensor, plan: Sequence[DimensionPlan] = ()) -> torch.Tensor:
+        """A fake of ``tensor``, with the planned dimensions symbolic."""
+        if not any(plan):
+            with self.mode:
+                return self.mode.from_tensor(tensor, static_shapes=True)
+        sizes = [self.size(dimension, example) for dimension, example in zip(plan, tensor.shape, strict=True)]
+        strides = _strides_like(tensor, sizes)
+        with self.mode:
+            made = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
+            torch._C._set_conj(made, tensor.is_conj())
+            torch._C._set_neg(made, tensor.is_neg())
+        return _with_standing_of(tensor, made)
+
+    def size(self, dimension: DimensionPlan, example: int) -> int | torch.SymInt:
+        """The symbolic integer for a planned dimension; the example itself for a static one."""
+        if dimension is None:
+            return example
+        symbol = self._symbols[dimension.root]
+        expression = dimension.scale * symbol.symbol + dimension.offset
+        hint = dimension.scale * self._hints[dimension.root] + dimension.offset
+        made: int | torch.SymInt = self._shape_env.create_symintnode(expression, hint=hint)
+        return made
+
+    def example(self, root: str) -> int:
+        """The size that a symbol is traced with."""
+        return self._hints[root]
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """For a run that leaves no graph behind: symbols for unknown values that it makes are nobody's."""
+        with self._shape_env.ignore_fresh_unbacked_symbols():
+            yield
+
+    def sizes(self) -> SymbolicSizes:
+        """The symbols, and the guards that tracing has added up to now."""
+        return SymbolicSizes(tuple(self._symbols.values()), size_guards(self._shape_env))
+
+    def specialized(self) -> dict[str, sympy.Expr]:
+        """Free sizes that tracing pinned to a number or tied to another size, by root name."""
+        replaced = {root: self._shape_env.replace(symbol.symbol) for root, symbol in self._symbols.items()}
+        return {root: now for root, now in replaced.items() if now != self._symbols[root].symbol}
+
+
+def _usable_hint(example: int, size_range: SizeRange, taken: set[int]) -> int:
+    """The example where it can serve; otherwise a size in range that no other symbol and no special case has."""
+    if example >= 2:
+        return example
+    candidates = [hint for hint in (11, 13, 17, 19, 23, 7, 5, 3, 4, 6, 8, 9, 10, 2) if hint in size_range]
+    fresh = [hint for hint in candidates if hint not in taken]
+    return (fresh or candidates or [example])[0]
+
+
+def _strides_like(tensor: torch.Tensor, sizes: Sequence[int | torch.SymInt]) -> list[int | torch.SymInt]:
+    """Strides for the symbolic sizes that keep the tensor's memory order; gaps and overlaps stay as numbers.
+
+    A stride of a size of 1 that is the length of another stretch of the example is that stretch's length.
+    """
+    strides: list[int | torch.SymInt] = list(tensor.stride())
+    inner_to_outer = list(reversed(range(tensor.dim())))
+    if not tensor.is_contiguous():
+        inner_to_outer.sort(key=tensor.stride)
+    dense: int | torch.SymInt = 1
+    dense_example = 1
+    ones = [dim for dim, size in enumerate(sizes) if isinstance(size, int) and size == 1]
+    lengths: dict[int, int | torch.SymInt] = {1: 1}
+    for dim in inner_to_outer:
+        if tensor.is_contiguous() or tensor.stride(dim) == dense_example:
+            strides[dim] = dense
+        if tensor.stride(dim) != 0 and dim not in ones:
+            dense, dense_example = strides[dim] * sizes[dim], tensor.stride(dim) * tensor.shape[dim]
+            lengths.setdefault(dense_example, dense)
+    return [lengths.get(tensor.stride(dim), stride) if dim in ones else stride for dim, stride in enumerate(strides)]
+
+
+class _LocatingShapeEnv(ShapeEnv):
+    """Notes with each guard the user's line that asked, rather than the line of torch that did."""
+
+    def _get_sloc(self, *args: Any, **kwargs: Any) -> SLoc:
+        return SLoc(None, innermost_users_line())
+
+
+def size_guards(shape_env: ShapeEnv) -> tuple[SizeGuard, ...]:
+    """All that was taken for true of the sizes up to now."""
+    return tuple(SizeGuard(guard.expr, _users_place(guard.sloc)) for guard in shape_env.guards)
+
+
+def _users_place(location: SLoc) -> str | None:
+    line = location.maybe_user_loc
+    return None if line is None else str(line)
+
+
+def fresh_copies(inputs: Sequence[Any]) -> list[Any]:
+    """The same fake inputs again, so that a run that resizes or transposes one leaves the original as it was.
+
+    Inputs that share memory still do. Must run under the inputs' fake mode.
+    """
+    return [_fresh_copy(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def _fresh_copy(tensor: torch.Tensor) -> torch.Tensor:
+    return _with_standing_of(tensor, tensor.detach())
+
+
+def _with_standing_of(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """Let ``made`` require grad as ``tensor`` does, as a leaf or not: autograd forbids writes into leaves that do."""
+    if tensor.is_leaf:
+        return made.requires_grad_(tensor.requires_grad)
+    torch._mirror_autograd_meta_to(tensor, made)  # type: ignore[attr-defined]
+    return made
+
+
+def is_wrapper(value: Any) -> bool:
+    """Whether ``value`` is a tensor subclass that is made of inner tensors."""
+    return isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value)
+
+
+def map_inner(wrapper: Any, function: Callable[[Any], Any]) -> Any:
+    """The same wrapper around other inner tensors, with the same standing in autograd."""
+    mapped = transform_subclass(wrapper, lambda _, inner: function(inner))
+    torch._mirror_autograd_meta_to(wrapper, mapped)  # type: ignore[attr-defined]
+    return mapped
+
+
+def innermost(value: Any) -> list[torch.Tensor]:
+    """The plain tensors that a tensor is made of: itself, or those inside its wrappers, in order."""
+    if not is_wrapper(value):
+        return [value]
+    names, _ = value.__tensor_flatten__()
+    inner = [getattr(value, name) for name in names]
+    return [plain for tensor in inner if isinstance(tensor, torch.Tensor) for plain in innermost(tensor)]

@@ -1,0 +1,234 @@
+"""Finds out, by one run on functional fake tensors, what a function does to its inputs and how its outputs alias.
+
+Before: ``f(x, y): x.add_(1); z = y * 2; return x, z.view(-1), z``
+After:  ``inputs: x mutates_data; outputs: IS_INPUT 0, VIEW_OF_OUTPUT 2, FRESH``
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from precast.errors import CaptureError
+from precast.graph.boundary import BoundaryFacts, InputFacts, OutputFacts, Relation, ViewReplay
+from precast.ops.facts import is_random
+from precast.trace.boundary_outputs import boundary_outputs
+from precast.trace.eager.fake_mode import dispatch_for
+from precast.trace.fake_inputs import fresh_copies, innermost, is_wrapper
+from precast.trace.functionalize.run import from_functional, functional_mode, to_functional
+from precast.trace.functionalize.shared_memory import WritesOfSharedElements
+from precast.trace.record import FlatFunction
+
+
+def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode) -> BoundaryFacts:
+    """Run ``function`` on copies of the fake ``inputs`` and report. Must run inside a ``tracing_session``."""
+    shape_env = mode.shape_env
+    assert shape_env is not None, "our fake modes have a shape environment"
+    # The run leaves no graph behind, so symbols for unknown values that it makes are nobody's.
+    with mode, dispatch_for(inputs), shape_env.ignore_fresh_unbacked_symbols(), _Probe() as probe:
+        copies = fresh_copies(inputs)
+        with functional_mode(discover_tokens=True) as functional:
+            wrapped = [to_functional(value) for value in copies]
+            origins = [_grad_fn(value) for value in wrapped]
+            outputs = list(function(*wrapped))
+            input_facts = tuple(map(_input_facts, copies, wrapped, origins))
+            output_facts, bases = _Outputs(wrapped, outputs, input_facts).facts()
+            facts = BoundaryFacts(input_facts, output_facts, bases, len(functional._tokens), probe.found)
+            values = [from_functional(value) for value in boundary_outputs(wrapped, outputs, facts)]
+        mode.epoch += 1
+    return replace(facts, values=tuple(values))
+
+
+class _Probe(TorchDispatchMode):
+    """Notes whether any op drew random numbers, branches of control flow included; refuses writes no graph shows."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = False
+        self.writes = WritesOfSharedElements()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        branches = [argument for argument in args if isinstance(argument, fx.GraphModule)]
+        inside = (node.target for branch in branches for node in branch.graph.nodes if node.op == "call_function")
+        self.found = self.found or is_random(func) or any(map(is_random, inside))
+        self.writes.check(func, args, kwargs or {})
+        result = func(*args, **(kwargs or {}))
+        self.writes.note(func, args, kwargs or {}, result)
+        return result
+
+
+def _grad_fn(value: Any) -> Any:
+    return value.grad_fn if isinstance(value, torch.Tensor) else None
+
+
+def _input_facts(before: Any, now: Any, origin: Any) -> InputFacts:
+    if not isinstance(now, torch.Tensor):
+        return InputFacts()
+    parts, originals = [_as_functional(part) for part in innermost(now)], innermost(before)
+    mutated = [part for part in parts if torch._functionalize_has_data_mutation(part.elem)]  # type: ignore[attr-defined]
+    replaced = any(_storage_replaced(old, part) for old, part in zip(originals, parts, strict=True))
+    resized = any(_metadata_changed(old, part) for old, part in zip(originals, parts, strict=True))
+    if (replaced or resized) and is_wrapper(now):
+        raise CaptureError(
+            f"The program changes the sizes or the memory of an input that is a {type(now).__name__}.",
+            why="a tensor subclass decides itself what its metadata mean",
+            fix="Return a new tensor instead.",
+        )
+    under_no_grad = bool(mutated) and all(
+        torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(part.elem) for part in mutated
+    )
+    # A write that autograd sees makes the input the result of that write.
+    is_visible = bool(mutated) and now.requires_grad and _grad_fn(now) is not origin
+    return InputFacts(
+        mutates_data=bool(mutated) and not replaced,
+        mutates_metadata=replaced or resized,
+        replaces_storage=replaced,
+        mutation_hidden_from_autograd=bool(mutated) and now.requires_grad and not is_visible and not under_no_grad,
+        mutation_under_no_grad=under_no_grad,
+        update_needs_gradient=is_visible and not replaced,
+        requires_grad=before.requires_grad,
+        is_leaf=before.is_leaf,
+        metadata_steps=_view_steps(parts[0]) if resized and not replaced else (),
+        parts_written=_numbers_of(mutated, parts) if is_wrapper(now) else None,
+    )
+
+
+def _numbers_of(chosen: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    return tuple(number for number, part in enumerate(parts) if any(part is each for each in chosen))
+
+
+def _as_functional(part: torch.Tensor) -> FunctionalTensor:
+    assert isinstance(part, FunctionalTensor), f"expected a functional tensor, got {type(part).__name__}"
+    return part
+
+
+def _storage_replaced(before: torch.Tensor, now: FunctionalTensor) -> bool:
+    if not torch._functionalize_was_storage_changed(now.elem):
+        return False
+    # Several set_() calls may cancel out.
+    after = torch._from_functional_tensor(now.elem)
+    return _storage_key(before) != _storage_key(after)
+
+
+def _metadata_changed(before: torch.Tensor, now: FunctionalTensor) -> bool:
+    after = torch._from_functional_tensor(now.elem)
+    if not torch._functionalize_has_metadata_mutation(now.elem):
+        # Of `out=` and `resize_as_`, torch tells that they write, not that they resize.
+        is_written = torch._functionalize_has_data_mutation(now.elem)  # type: ignore[attr-defined]
+        return is_written and before.shape != after.shape
+    return (before.shape, before.stride(), before.storage_offset()) != (
+        after.shape,
+        after.stride(),
+        after.storage_offset(),
+    )
+
+
+class _Outputs:
+    """Sorts a function's outputs by the memory they share."""
+
+    def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any], input_facts: Sequence[InputFacts]) -> None:
+        self._inputs = inputs
+        self._outputs = outputs
+        self._input_facts = input_facts
+        self._input_numbers = {id(value): i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)}
+        self._inputs_by_storage = {key: i for i, value in enumerate(inputs) if (key := _storage_key(value)) is not None}
+        self._first_position = {id(output): i for i, output in reversed(list(enumerate(outputs)))}
+        self._sharing: dict[int, list[torch.Tensor]] = {}
+        for output in {id(output): output for output in outputs}.values():
+            if (key := _storage_key(output)) is not None:
+                self._sharing.setdefault(key, []).append(output)
+        self._bases: dict[int, int] = {}
+        self._base_tensors: list[torch.Tensor] = []
+
+    def facts(self) -> tuple[tuple[OutputFacts, ...], tuple[bool, ...]]:
+        facts = tuple(self._facts_of(i, output) for i, output in enumerate(self._outputs))
+        return facts, tuple(base.requires_grad for base in self._base_tensors)
+
+    def _facts_of(self, position: int, output: Any) -> OutputFacts:
+        if not isinstance(output, torch.Tensor):
+            return OutputFacts(is_tensor=False)
+        needs_grad = output.requires_grad
+        if (number := self._input_numbers.get(id(output))) is not None:
+            return OutputFacts(Relation.IS_INPUT, number, requires_grad=needs_grad)
+        if (first := self._first_position[id(output)]) != position:
+            return OutputFacts(Relation.IS_OUTPUT, first, requires_grad=needs_grad)
+        key = _storage_key(output)
+        if key is None:
+            return OutputFacts(requires_grad=needs_grad)
+        number = self._inputs_by_storage.get(key)
+        if number is not None and not _has_history_of_its_own(output, self._inputs[number]):
+            # The steps start from the input as it came; after a metadata change the caller's input is another view.
+            with_steps = not self._input_facts[number].mutates_metadata
+            replay = _replay(output, with_steps=with_steps, base=self._inputs[number])
+            return OutputFacts(Relation.VIEW_OF_INPUT, number, replay, needs_grad)
+        if len(self._sharing[key]) > 1:
+            return self._facts_of_sharing(output, self._sharing[key])
+        hides_view = needs_grad and output._base is not None
+        return OutputFacts(requires_grad=needs_grad, hides_view=hides_view)
+
+    def _facts_of_sharing(self, output: torch.Tensor, group: Sequence[torch.Tensor]) -> OutputFacts:
+        root = _root_of(group)
+        if root is output or root is None or _has_history_of_its_own(output, root):
+            return OutputFacts(requires_grad=output.requires_grad)
+        replay = _replay(output, with_steps=_is_storage_root(root), base=root)
+        if id(root) in self._first_position:
+            return OutputFacts(Relation.VIEW_OF_OUTPUT, self._first_position[id(root)], replay, output.requires_grad)
+        if id(root) not in self._bases:
+            self._bases[id(root)] = len(self._base_tensors)
+            self._base_tensors.append(root)
+        return OutputFacts(Relation.VIEW_OF_BASE, self._bases[id(root)], replay, output.requires_grad)
+
+
+def _storage_key(value: Any) -> int | None:
+    """What two tensors have in common exactly if they share memory; nothing for what has no memory."""
+    if not isinstance(value, torch.Tensor) or is_wrapper(value) or value.layout is not torch.strided:
+        return None
+    key: int = value.untyped_storage()._cdata
+    return key
+
+
+def _root_of(group: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The tensor from which the whole group can be cut: a member that owns the memory, or their common base."""
+    owners = [tensor for tensor in group if _is_storage_root(tensor)]
+    if owners:
+        return owners[0]
+    bases = [base for tensor in group if (base := tensor._base) is not None]
+    roots = [base for base in bases if _is_storage_root(base)]
+    return (roots or bases or [max(group, key=lambda tensor: tensor.numel())])[0]
+
+
+def _is_storage_root(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, FunctionalTensor) and tensor.is_base_tensor()
+
+
+def _has_history_of_its_own(output: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether gradients must go another way than through the memory's owner.
+
+    That is so for results of a ``torch.autograd.Function``, whose backward counts and not the view's, and for detached
+    aliases that something differentiable was written into.
+    """
+    is_custom = isinstance(output.grad_fn, torch.autograd.function.BackwardCFunction)
+    return is_custom or (output.requires_grad and _history_root(output) is not _history_root(base))
+
+
+def _history_root(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor._base is None else tensor._base
+
+
+def _replay(output: torch.Tensor, *, with_steps: bool, base: torch.Tensor) -> ViewReplay:
+    steps = _view_steps(output) if with_steps and isinstance(output, FunctionalTensor) else None
+    if steps is not None and not any(step.has_symbolic_inputs for step in steps):
+        return ViewReplay(steps)
+    is_detached = not output.requires_grad and _history_root(output) is not _history_root(base)
+    return ViewReplay(None, output.storage_offset() - base.storage_offset(), is_detached)
+
+
+def _view_steps(tensor: FunctionalTensor) -> tuple[torch._C._functionalization.ViewMeta, ...]:
+    return tuple(torch._C._functionalization.get_view_meta_sequence(tensor.elem))

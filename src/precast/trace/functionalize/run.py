@@ -1,0 +1,109 @@
+"""Runs a flat function on functional tensors, so that what is recorded below them has no mutation left.
+
+Before: ``f(x): y = x.view(-1); y.add_(1); return y``
+After:  ``f(x): y = view(x); y_1 = add(y, 1); x_1 = view(y_1); y_2 = view(x_1); return [x_1, y_2]``
+with ``x_1`` the updated input, and views as ordinary data flow.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+
+from precast.trace.fake_inputs import is_wrapper, map_inner
+from precast.trace.functionalize.draws_in_place import draw_as_eager
+from precast.trace.provenance import innermost_users_line
+from precast.trace.record import FlatFunction
+
+
+def to_functional(value: Any) -> Any:
+    """Wrap a tensor, or the innermost tensors of a subclass, so that writes to it are recorded as new values."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if is_wrapper(value):
+        return map_inner(value, to_functional)
+    if value.requires_grad and value.is_leaf:
+        # Torch would make it the result of something; a program that runs a backward wants gradients to end here.
+        return FunctionalTensor.to_functional(value.detach()).requires_grad_()
+    return FunctionalTensor.to_functional(value)
+
+
+def from_functional(value: Any) -> Any:
+    """The tensor under the wrapper, with all pending writes applied."""
+    if is_wrapper(value):
+        return map_inner(value, from_functional)
+    if not isinstance(value, FunctionalTensor):
+        return value
+    value.sync()
+    return torch._from_functional_tensor(value.elem)
+
+
+def _dispatch_as_eager(mode: FunctionalTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """What torch's mode does otherwise than eager: a tensor that is written to would grow, and draws change places."""
+    target = _written_in_place(func, args)
+    if target is not None and (draw := draw_as_eager(func, target)) is not None:
+        with mode:
+            return target.copy_(draw(*args[1:], **(kwargs or {})))
+    before = None if target is None else target.elem.shape
+    result = FunctionalTensorMode.__torch_dispatch__(mode, func, types, args, kwargs)
+    if before is not None and (after := target.elem.shape) != before:
+        error = RuntimeError(f"output with shape {list(before)} doesn't match the broadcast shape {list(after)}")
+        if (line := innermost_users_line()) is not None:
+            error.add_note(f"at {line}")
+        raise error
+    return result
+
+
+def _written_in_place(func: Any, args: Sequence[Any]) -> Any:
+    """The tensor whose values alone an operator exchanges, if there is one."""
+    if not isinstance(func, OpOverload) or not func._schema.is_mutable or torch.Tag.inplace_view in func.tags:
+        return None
+    is_written = bool(args) and (alias := func._schema.arguments[0].alias_info) is not None and alias.is_write
+    return args[0] if is_written and isinstance(args[0], FunctionalTensor) else None
+
+
+@contextmanager
+def functional_mode(*, pre_dispatch: bool = False, discover_tokens: bool = False) -> Iterator[FunctionalTensorMode]:
+    """Under it, ops on functional tensors are recorded in their functional form.
+
+    With ``pre_dispatch`` ops that are made of others stay whole, unless they write or may return an alias.
+    """
+    above = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
+    mode = FunctionalTensorMode(pre_dispatch, export=pre_dispatch, _allow_token_discovery=discover_tokens)
+    # Not by a class of ours: how control flow is functionalized is registered for this one alone.
+    mode.__torch_dispatch__ = MethodType(_dispatch_as_eager, mode)  # type: ignore[method-assign]
+    with above, mode:
+        yield mode
+
+
+def functionalized(function: FlatFunction, *, pre_dispatch: bool = False) -> FlatFunction:
+    """``function``, run on functional tensors: what is recorded below has no mutation left."""
+
+    def functional(*inputs: Any) -> list[Any]:
+        with functional_mode(pre_dispatch=pre_dispatch) as mode:
+            mode._tokens = tokens = _Tokens()
+            outputs = function(*[to_functional(value) for value in inputs])
+            results = [from_functional(value) for value in outputs]
+        if tokens:
+            torch.ops.prims._sink_tokens([from_functional(token) for token in tokens.values()])
+        return results
+
+    return functional
+
+
+class _Tokens(dict[Any, torch.Tensor]):
+    """The tokens that keep effects in order, one chain for each kind of effect, begun when first asked for.
+
+    Chains begin and end inside the graph, so that no caller sees them.
+    """
+
+    def __contains__(self, effect: object) -> bool:
+        return True
+
+    def __missing__(self, effect: Any) -> torch.Tensor:
+        self[effect] = torch.ops.prims._make_token()
+        return self[effect]

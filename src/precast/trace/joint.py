@@ -1,0 +1,136 @@
+"""The forward and its backward as one flat function, to be traced as one graph.
+
+Before: ``f(primals) -> outputs``
+After:  ``joint(primals, tangents) -> [updated inputs, outputs, bases, gradients]``, with ``None`` for a primal that has
+no gradient. Where a backward writes into primals, what they are when it runs follows the tangents, and what they become
+the gradients. The autograd engine itself computes the gradients while the function runs, so custom
+``autograd.Function`` classes, hooks and in-place updates mean exactly what they mean in eager.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+from precast.errors import CaptureError
+from precast.graph.boundary import BoundaryFacts, InputFacts
+from precast.trace.boundary_outputs import boundary_outputs
+from precast.trace.record import FlatFunction
+
+
+class Joint:
+    """The joint function of ``function``; its primals must be leaves that require grad where ``facts`` says so.
+
+    ``late_updates`` are the numbers of the primals that the backward writes into. Those that it was seen to write into
+    in a run are ``seen``: where they are others, the function is to be made anew.
+    """
+
+    def __init__(self, function: FlatFunction, facts: BoundaryFacts, late_updates: tuple[int, ...] = ()) -> None:
+        self._function = _in_grad_mode(function, enabled=torch.is_grad_enabled())
+        self._facts = facts
+        self.late_updates = late_updates
+        self.seen: tuple[int, ...] = ()
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        facts, late = self._facts, self.late_updates
+        primals, others = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
+        tangents, current = others[: len(others) - len(late)], others[len(others) - len(late) :]
+        own, results = _forward(self._function, primals, facts)
+        for place, number in enumerate(facts.updated):
+            if number in late:
+                # What the backward makes of it is no result of the forward.
+                results[place] = results[place].clone()
+        for number, value in zip(late, current, strict=True):
+            _take(own[number], value)
+        versions = _versions(own)
+        gradients = _gradients(primals, results, tangents, facts)
+        self.seen = tuple(number for number, now in enumerate(_versions(own)) if now != versions[number])
+        return [*results, *gradients, *(own[number] for number in late)]
+
+
+def _take(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Let ``tensor`` be what it is when the backward runs, which is nothing that autograd should see."""
+    with torch.no_grad(), _unsafe_preserve_version_counter(tensor):
+        tensor.detach().copy_(value)
+
+
+def _versions(values: Sequence[Any]) -> list[int]:
+    return [value._version if isinstance(value, torch.Tensor) else 0 for value in values]
+
+
+def gradient_function(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:
+    """``gradients(primals, tangents)``, themselves differentiable: what a second backward is traced from.
+
+    It runs the function again rather than differentiating the joint graph, which no longer shows what autograd was told
+    not to differentiate (``no_grad`` blocks, custom backward formulas, hooks).
+    """
+    function = _in_grad_mode(function, enabled=torch.is_grad_enabled())
+
+    def run(*inputs: Any) -> list[Any]:
+        primals, tangents = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
+        # The first run has updated the caller's tensors already.
+        pairs = zip(primals, facts.inputs, strict=True)
+        spared = [primal.clone() if fact.is_updated else primal for primal, fact in pairs]
+        _, results = _forward(function, spared, facts)
+        return _gradients(primals, results, tangents, facts, create_graph=True)
+
+    return run
+
+
+def _in_grad_mode(function: FlatFunction, *, enabled: bool) -> FlatFunction:
+    """``function`` under the grad mode that surrounds it now, whenever it is called."""
+
+    def run(*inputs: Any) -> Sequence[Any]:
+        with torch.set_grad_enabled(enabled):
+            return function(*inputs)
+
+    return run
+
+
+def _forward(function: FlatFunction, primals: Sequence[Any], facts: BoundaryFacts) -> tuple[list[Any], list[Any]]:
+    """What the function has for the primals, and all that leaves its graph."""
+    with torch.enable_grad():
+        own = [_own_copy(primal, fact) for primal, fact in zip(primals, facts.inputs, strict=True)]
+        return own, boundary_outputs(own, function(*own), facts)
+
+
+def _own_copy(primal: Any, facts: InputFacts) -> Any:
+    """Something the function may write into: gradients are taken with respect to the value before."""
+    if facts.requires_grad and facts.mutates_data:
+        return primal.clone()
+    return primal.view_as(primal) if facts.requires_grad and facts.mutates_metadata else primal
+
+
+def _gradients(
+    primals: Sequence[Any],
+    results: Sequence[Any],
+    tangents: Sequence[torch.Tensor],
+    facts: BoundaryFacts,
+    *,
+    create_graph: bool = False,
+) -> list[torch.Tensor | None]:
+    wanted = [i for i, fact in enumerate(facts.inputs) if fact.requires_grad]
+    sources = [result for result, has_tangent in zip(results, facts.tangents, strict=True) if has_tangent]
+    # Eager runs the backward outside of the forward's autocast block.
+    with torch._C._DisableAutocast():
+        found = torch.autograd.grad(
+            sources, [primals[i] for i in wanted], tangents, allow_unused=True, create_graph=create_graph
+        )
+    gradients: list[torch.Tensor | None] = [None] * len(primals)
+    for i, gradient in zip(wanted, found, strict=True):
+        if gradient is not None and gradient.layout is not torch.strided:
+            raise CaptureError(
+                f"The gradient of input {i} is sparse.",
+                why="compiled backward graphs compute dense tensors",
+                fix="Use sparse=False in the embedding.",
+            )
+        gradients[i] = gradient
+    return gradients
+
+
+def tangents_for(facts: BoundaryFacts) -> list[torch.Tensor]:
+    """Fresh fake tangents for the values that get one, in dense memory of their own. Runs under the fake mode."""
+    return [
+        torch.empty_like(value.detach()) for value, wanted in zip(facts.values, facts.tangents, strict=True) if wanted
+    ]

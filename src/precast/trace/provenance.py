@@ -1,0 +1,175 @@
+"""Writes on every recorded node where it came from: the user's lines, the submodule, the autograd node.
+
+Before: ``add: {val}``. After: ``add: {val, stack_trace, nn_module_stack, seq_nr}``, and once the whole graph is there,
+each backward node also names the forward node whose derivative it computes.
+"""
+
+import linecache
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from types import FrameType, TracebackType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import PythonKeyTracer
+
+from precast.graph.nodes import (
+    SourceLine,
+    copy_checkpoint_tag,
+    copy_provenance,
+    is_backward,
+    sequence_number_of,
+    set_autograd_origin,
+    set_forward_node,
+    set_module_stack,
+    source_line_of,
+)
+from precast.trace.checkpoint_regions import tag_checkpointed
+from precast.trace.executed_code import run_watched
+
+_INTERNAL_FOLDERS = tuple(
+    os.path.join(os.path.dirname(os.path.abspath(path)), "") for path in (torch.__file__, os.path.dirname(__file__))
+)
+
+
+@lru_cache(maxsize=4096)
+def is_users_file(filename: str) -> bool:
+    """Whether a frame's file is neither torch's, nor ours, nor the interpreter's own."""
+    internal = (*_INTERNAL_FOLDERS, "<frozen", "<string>", "<eval_with_key>")
+    return not filename.startswith(internal) and not filename.endswith(("contextlib.py", "functools.py"))
+
+
+@contextmanager
+def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
+    """While active, nodes made on this thread are annotated; ``module_names`` gives each module's path by its id."""
+    thread = threading.get_ident()
+    modules: list[tuple[str, str]] = []
+    # Some traces are made inside of a backward, which is then none of theirs.
+    around: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
+
+    call: Callable[..., Any] = torch.nn.Module._call_impl
+
+    # Not by hooks: while torch believes that it is compiling, they do not see a module that raises. fx has __call__.
+    def call_noting_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return call(module, *args, **kwargs)
+        modules.append((module_names.get(id(module), ""), type(module).__qualname__))
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            modules.pop()
+
+    original = PythonKeyTracer.create_node
+
+    def create_node(tracer: PythonKeyTracer, *args: Any, **kwargs: Any) -> fx.Node:
+        node = original(tracer, *args, **kwargs)
+        if threading.get_ident() == thread and node.op == "call_function":
+            _annotate(node, modules, around)
+        return node
+
+    noting_module = patch.object(torch.nn.Module, "_call_impl", call_noting_module)
+    with noting_module, patch.object(PythonKeyTracer, "create_node", create_node):
+        yield
+
+
+_retraced_node: ContextVar[fx.Node | None] = ContextVar("retraced_node", default=None)
+
+
+@contextmanager
+def attributed_to(source: fx.Node) -> Iterator[None]:
+    """While active, new nodes tell the story of ``source``, which is being run again."""
+    token = _retraced_node.set(source)
+    try:
+        yield
+    finally:
+        _retraced_node.reset(token)
+
+
+def _annotate(node: fx.Node, modules: list[tuple[str, str]], around: torch.autograd.graph.Node | None) -> None:
+    source = _retraced_node.get()
+    if source is not None:
+        copy_provenance(source, node)
+        copy_checkpoint_tag(source, node)
+    running: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
+    if running is not None and running is not around:
+        set_autograd_origin(node, running._sequence_nr(), backward=True)
+        return
+    # The autograd kernel makes its graph node, and so counts on, before the op reaches the tracer.
+    set_autograd_origin(node, torch._C._autograd._get_sequence_nr() - 1, backward=False)
+    tag_checkpointed(node)
+    if source is not None:
+        return
+    if not node.stack_trace:
+        node.stack_trace = format_users_frames(sys._getframe(1)) or None
+    if modules and "nn_module_stack" not in node.meta:
+        set_module_stack(node, {f"{depth}:{path}": (path, kind) for depth, (path, kind) in enumerate(modules)})
+
+
+def format_users_frames(frame: FrameType | None) -> str:
+    """The user's frames from the start of tracing down to ``frame``, in Python's traceback form."""
+    lines: list[str] = []
+    while frame is not None and frame.f_code is not run_users_code.__code__:
+        if is_users_file(frame.f_code.co_filename):
+            lines.append(_format_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return "\n".join(reversed(lines))
+
+
+@lru_cache(maxsize=65536)
+def _format_line(filename: str, line: int, function: str) -> str:
+    code = linecache.getline(filename, line).strip()
+    return f'  File "{filename}", line {line}, in {function}' + (f"\n    {code}" if code else "")
+
+
+def run_users_code(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the user's function; frames outside of this one are not part of the user's program."""
+    return run_watched(function, args, kwargs)
+
+
+def innermost_users_line() -> str | None:
+    """The line of the user's program that is running now, if one is, or of which the result is being traced again."""
+    if (retraced := _retraced_node.get()) is not None:
+        line = source_line_of(retraced)
+        return None if line is None else str(line)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not run_users_code.__code__:
+        if is_users_file(frame.f_code.co_filename):
+            return _describe_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return None
+
+
+def _describe_line(filename: str, line: int, function: str) -> str:
+    return str(SourceLine(filename, line, function, linecache.getline(filename, line).strip()))
+
+
+def users_line(traceback: TracebackType | None) -> str | None:
+    """The innermost line of the user's program in a traceback, for error messages."""
+    found = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if is_users_file(code.co_filename):
+            found = _describe_line(code.co_filename, traceback.tb_lineno, code.co_name)
+        traceback = traceback.tb_next
+    return found
+
+
+def link_backward_nodes(graph: fx.Graph) -> None:
+    """Give each backward node the name and the provenance of the forward node it differentiates."""
+    forward_by_number: dict[int, fx.Node] = {}
+    for node in graph.nodes:
+        number = sequence_number_of(node)
+        if number is None:
+            continue
+        if not is_backward(node):
+            forward_by_number.setdefault(number, node)
+        elif (forward := forward_by_number.get(number)) is not None:
+            set_forward_node(node, forward.name)
+            copy_provenance(forward, node)

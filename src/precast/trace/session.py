@@ -1,0 +1,118 @@
+"""One tracing session at a time, after which the process is as it was, whatever the user's code did.
+
+A lock among the threads of one process.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from precast.trace.checkpoint_regions import tagged_checkpoints
+
+
+class ProcessLock:
+    """Held by one thread, which may take it again. A forked child has a new one: who held the old one is not there."""
+
+    def __init__(self) -> None:
+        self._of_process = os.getpid(), threading.RLock()
+
+    def __enter__(self) -> None:
+        if self._of_process[0] != os.getpid():
+            self._of_process = os.getpid(), threading.RLock()
+        self._of_process[1].acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._of_process[1].release()
+
+
+# Tracing sets process-wide flags and patches; two at once would see each other's.
+_ONE_AT_A_TIME = ProcessLock()
+
+
+class _Sessions(threading.local):
+    depth = 0
+
+
+_sessions = _Sessions()
+# What fails on fake tensors is told by the error; torch also logs it, over twenty lines.
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: not in_tracing_session())
+
+
+def in_tracing_session() -> bool:
+    """Whether a session is under way on this thread."""
+    return _sessions.depth > 0
+
+
+@contextmanager
+def tracing_session() -> Iterator[None]:
+    """Everything that must hold while the user's program is run on fake tensors, undone afterwards.
+
+    Libraries see ``torch.compiler.is_compiling()`` and ``is_exporting()``; the autograd engine stays on this thread;
+    saved-tensor hooks of the surroundings wait outside; random, grad-mode, autocast and default-dtype state come back.
+    """
+    with _ONE_AT_A_TIME, ExitStack() as stack:
+        stack.enter_context(_compiler_flags())
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        # Anomaly mode looks for NaN in gradients, and fake tensors have no data.
+        stack.enter_context(torch.autograd.set_detect_anomaly(False))
+        stack.enter_context(_without_saved_tensor_hooks())
+        stack.enter_context(_restored_modes())
+        stack.enter_context(tagged_checkpoints())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        _sessions.depth += 1
+        stack.callback(_leave)
+        yield
+
+
+def _leave() -> None:
+    _sessions.depth -= 1
+
+
+@contextmanager
+def _compiler_flags() -> Iterator[None]:
+    before = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = before
+
+
+@contextmanager
+def _without_saved_tensor_hooks() -> Iterator[None]:
+    """Hooks that the caller has active run at run time; traced in, they would see fake tensors."""
+    waiting: list[tuple[Any, Any]] = []
+    top: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+    while (hooks := top(True)) is not None:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+        waiting.append(hooks)
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(waiting):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+@contextmanager
+def _restored_modes() -> Iterator[None]:
+    """Undo plain setter calls (``torch.set_grad_enabled(False)``, …) that the user's code left behind."""
+    grad_mode, default_dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    autocast = {
+        device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
+    }
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad_mode)
+        torch.set_default_dtype(default_dtype)
+        for device, (enabled, dtype) in autocast.items():
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)

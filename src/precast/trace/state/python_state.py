@@ -1,0 +1,141 @@
+"""Watches the Python state around a traced call, and puts it back.
+
+A traced call runs once on fake tensors. What it assigns to module attributes, closure variables or containers in them
+would stay behind as fake tensors, and would not happen again when the graph runs. So: a tensor assigned to a buffer
+becomes an update of that buffer, any other tensor left behind is an error, and all else is put back and told of.
+"""
+
+import dis
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from precast.errors import StateMutationError
+from precast.trace.capture.module_state import root_modules
+from precast.trace.executed_code import code_being_noted
+from precast.trace.provenance import innermost_users_line, is_users_file
+from precast.trace.state.reachable import join_path
+from precast.trace.state.snapshot import StateSnapshot, Write, traced_tensors
+
+_log = logging.getLogger("precast.capture")
+
+
+@contextmanager
+def watched_python_state(
+    function: Callable[..., Any],
+    update_buffer: Callable[[torch.Tensor, torch.Tensor], None],
+    *,
+    returns_writes: bool,
+) -> Iterator[list[Write]]:
+    """Restore the state around ``function`` when the block ends; ``update_buffer(old, new)`` records assignments.
+
+    When it has ended, the list tells what else was written. Tensors among that are an error where nobody asks
+    (``returns_writes``), and in attributes of modules.
+    """
+    roots = root_modules(function)
+    modules = {
+        id(m): (".".join(filter(None, (prefix, path))), m)
+        for prefix, root in roots.items()
+        for path, m in root.named_modules()
+    }
+    snapshot = StateSnapshot(function, code_being_noted())
+    buffers = [(module._buffers, dict(module._buffers)) for _, module in modules.values()]
+    owned = [
+        (path, held, dict(held)) for path, module in modules.values() for held in (module._parameters, module._modules)
+    ]
+    assigned_at: dict[str, str | None] = {}
+    writes: list[Write] = []
+    try:
+        with _noted_assignments({key: path for key, (path, _) in modules.items()}, assigned_at):
+            yield writes
+        for held, before in buffers:
+            for name, old in before.items():
+                if isinstance(now := held.get(name), torch.Tensor) and now is not old:
+                    update_buffer(old, now)
+        writes += snapshot.writes()
+        refused = [write for write in writes if write.is_of_module or not returns_writes]
+        leaks = {write.path for write in refused if traced_tensors(write.values)}
+        if leaks:
+            raise _leak_error(sorted(leaks), assigned_at)
+        exchanged = [join_path(path, name) for path, held, before in owned for name in _differing(held, before)]
+        if exchanged:
+            raise _exchange_error(exchanged, assigned_at)
+    finally:
+        for held, before in buffers:
+            if any(held.get(name) is not tensor for name, tensor in before.items()):
+                held.update(before)
+        for _, held, before in owned:
+            if _differing(held, before):
+                held.clear()
+                held.update(before)
+        for path in snapshot.restore():
+            _log.debug("%s changed while tracing", path)
+
+
+@contextmanager
+def _noted_assignments(paths: dict[int, str], assigned_at: dict[str, str | None]) -> Iterator[None]:
+    """Note the user's line of every attribute assignment, so that an error can name it."""
+    thread = threading.get_ident()
+    original = torch.nn.Module.__setattr__
+
+    def noting(module: torch.nn.Module, name: str, value: Any) -> None:
+        if threading.get_ident() == thread and id(module) in paths:
+            path = paths[id(module)]
+            assigned_at[f"{path}.{name}" if path else name] = innermost_users_line()
+        original(module, name, value)
+
+    with patch.object(torch.nn.Module, "__setattr__", noting):
+        yield
+
+
+def _line_naming(path: str) -> str | None:
+    """The first line of the user's program that names something by the last of the words that it names at all."""
+    executed = code_being_noted()
+    codes = [] if executed is None else [each.code for each in executed.seen.values()]
+    own = [code for code in codes if is_users_file(code.co_filename)]
+    for word in reversed(re.findall(r"[^\W\d]\w*", path)):
+        for code in own:
+            for line, instruction in _lines(code):
+                if instruction.argval == word and instruction.opname.startswith("LOAD_"):
+                    return f"{code.co_filename}:{line}, in {code.co_name}"
+    return None
+
+
+def _lines(code: CodeType) -> Iterator[tuple[int, dis.Instruction]]:
+    line = code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        if instruction.positions is not None:
+            line = instruction.positions.lineno or line
+        yield line, instruction
+
+
+def _differing(held: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """The names of what is there now and was not before, or the other way round."""
+    return [name for name in dict.fromkeys((*before, *held)) if held.get(name) is not before.get(name)]
+
+
+def _exchange_error(names: list[str], assigned_at: dict[str, str | None]) -> StateMutationError:
+    places = [line for name in names if (line := assigned_at.get(name) or _line_naming(name))]
+    return StateMutationError(
+        f"The program exchanges parameters or submodules: {', '.join(names)}.",
+        at="; ".join(places) or None,
+        why="a captured program has the modules and parameters that were there before",
+        fix="Make, exchange and remove them outside of the forward.",
+    )
+
+
+def _leak_error(names: list[str], assigned_at: dict[str, str | None]) -> StateMutationError:
+    places = [line for name in names if (line := assigned_at.get(name) or _line_naming(name))]
+    return StateMutationError(
+        f"The program stores a tensor in {', '.join(names)}.",
+        at="; ".join(places) or None,
+        why="the graph computes outputs only; Python state outside of it would keep a tensor without data",
+        fix="Return the tensor, or register a buffer before tracing and update it with copy_().",
+    )

@@ -1,0 +1,485 @@
+"""The Python state that a program can reach and read: where it is kept, and what is there now.
+
+Followed are attributes of modules and other objects, variables of modules and closures, defaults, class attributes, and
+what containers hold. ``Reads`` says which names count. Tensors are found, too, but they are inputs of a program and no
+state of Python's.
+"""
+
+import argparse
+import logging
+import threading
+import weakref
+from array import array
+from collections import ChainMap, UserDict, UserList, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial, partialmethod
+from operator import eq
+from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from precast.options import environment_variables
+from precast.trace.capture.module_state import module_names, root_modules
+from precast.trace.exchanged_attributes import ExchangedAttribute, users_attributes
+from precast.trace.executed_code import is_machinery, is_trusted
+from precast.trace.graph_breaks import ALL_HOOKS, FORWARD_HOOKS, global_hooks
+from precast.trace.state.reads import Reads, is_unnamed_method, variables_read
+from precast.trace.state.torch_switches import switches_read
+
+_ENABLING = ("enable_grad", "set_grad_enabled", "inference_mode")
+_ABOUT_HOOKS = frozenset(name for name in vars(torch.nn.Module()) if "hook" in name)
+_OWN_OF_MODULES = ("_parameters", "_buffers", "_modules")
+# Neither decides what a program computes.
+_MEANINGLESS = (
+    logging.Logger, logging.LoggerAdapter, logging.Handler, logging.Manager, type(threading.Lock()),
+    type(threading.RLock()),
+)  # fmt: skip
+_HOLDING_NOTHING = (
+    *_MEANINGLESS, torch.Tensor, torch.Generator, str, bytes, int, float, complex, type(None),
+)  # fmt: skip
+_OPEN_LIBRARY_CLASSES = (
+    SimpleNamespace, argparse.Namespace, ChainMap, UserDict, UserList, threading.local, torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler,
+)  # fmt: skip
+_BUFFERS = (bytearray, memoryview, array)
+_CACHING = type(lru_cache(len))
+_READS_ENVIRONMENT = "os _Environ.__getitem__"
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """One value's home: ``holder[key]``, or ``holder.key`` for ``is_attribute``; ``owner`` is the class that has it."""
+
+    path: str
+    holder: Any
+    key: Any
+    is_attribute: bool = False
+    owner: type | None = None
+    is_variable: bool = False
+
+    def read(self) -> Any:
+        if self.is_attribute:
+            return getattr(self.holder, self.key)
+        if self.makes_up_values and self.key not in self.holder:
+            raise KeyError(self.key)
+        found = self.holder[self.key]
+        return found.before if isinstance(found, ExchangedAttribute) else found
+
+    @property
+    def makes_up_values(self) -> bool:
+        """Whether reading what is not there would put something there."""
+        return isinstance(self.holder, defaultdict)
+
+    def write(self, value: Any) -> None:
+        if self.is_attribute or self.owner is not None:
+            setattr(self.owner or self.holder, self.key, value)
+        elif isinstance(self.holder, dict) and isinstance(found := self.holder.get(self.key), ExchangedAttribute):
+            found.before = value
+        else:
+            self.holder[self.key] = value
+
+
+@dataclass(frozen=True, eq=False)
+class TupleItem(Place):
+    """One item of a tuple, which is exchanged as a whole to change it; ``whole`` is where the tuple is."""
+
+    whole: Place = field(kw_only=True)
+    index: int = field(kw_only=True)
+
+    @classmethod
+    def of(cls, whole: Place, index: int) -> "TupleItem":
+        return cls(f"{whole.path}[{index}]", whole.holder, (whole.key, index), whole=whole, index=index)
+
+    def read(self) -> Any:
+        found = self.whole.read()
+        if type(found) is not tuple:
+            raise LookupError(self.path)
+        return found[self.index]
+
+    def write(self, value: Any) -> None:
+        items = list(self.whole.read())
+        items[self.index] = value
+        self.whole.write(tuple(items))
+
+
+@dataclass(frozen=True, eq=False)
+class Sized:
+    """Something that could come to hold more; new keys count if ``may_read`` says so."""
+
+    path: str
+    holder: Any
+    may_read: Callable[[Any], bool]
+    owner: type | None = None
+    is_module: bool = False
+    has_order: bool = False
+    """Whether the program may see in which order the keys came."""
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """State that is compared as a whole."""
+
+    path: str
+    read: Callable[[], Any]
+    holder: Any = None
+
+
+@dataclass
+class ReachableState:
+    """All that was found. ``tensors`` are the homes of each tensor by its identity; ``kept`` keeps identities valid."""
+
+    places: list[Place] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    sized: list[Sized] = field(default_factory=list)
+    empty: list[tuple[str, Any]] = field(default_factory=list)
+    objects: list[tuple[str, Any]] = field(default_factory=list)
+    watched: list[Watched] = field(default_factory=list)
+    tensors: dict[int, list[Place]] = field(default_factory=dict)
+    kept: list[Any] = field(default_factory=list)
+
+
+def reachable_state(function: Callable[..., Any] | None, reads: Reads) -> ReachableState:
+    """What ``function`` can reach now, as far as ``reads`` goes."""
+    roots = {} if function is None else root_modules(function)
+    names = module_names(roots)
+    tree = {id(module): module for root in roots.values() for module in root.modules()}
+    walk = _Walk(reads, {key: names[key] for key in tree})
+    name = getattr(function, "__name__", type(function).__name__)
+    if not reads.state_only:
+        walk.prefix = type(function).__name__ if isinstance(function, torch.nn.Module) else name
+    for module in tree.values():
+        walk.visit(module, walk.module_path(module))
+    walk.visit(function, walk.prefix)
+    for namespace, module_name, variable in reads.variables:
+        value = namespace[variable]
+        if not _is_library(value):
+            path = _variable_path(module_name, variable)
+            walk.place(Place(path, namespace, variable, is_variable=True), value)
+    walk.global_hooks()
+    if reads.names is None or _READS_ENVIRONMENT in reads.functions:
+        walk.found.watched.append(Watched("the environment", environment_variables))
+    if not reads.state_only:
+        walk.found.watched += [Watched(name, read) for name, read in switches_read(reads)]
+    return walk.finish()
+
+
+def _is_library(value: Any) -> bool:
+    """Whether it is a module that nobody exchanges for another one; what people change in it is found by itself."""
+    return isinstance(value, ModuleType) and (is_trusted(value.__name__) or is_machinery(value.__name__))
+
+
+def hook_state(module: torch.nn.Module | None) -> ReachableState:
+    """The hooks on all modules, and those of ``module``."""
+    walk = _Walk(Reads.of_all_state(()), {})
+    walk.global_hooks()
+    if module is not None:
+        walk.hooks_of(module)
+    return walk.found
+
+
+def join_path(path: str, name: Any) -> str:
+    """The path of something in what ``path`` leads to; the root itself has none."""
+    return f"{path}.{name}" if path else str(name)
+
+
+def _variable_path(module: str, name: str) -> str:
+    return f"the global {name} of {module}"
+
+
+class _Walk:
+    def __init__(self, reads: Reads, tree: dict[int, str]) -> None:
+        self._reads = reads
+        self._tree = tree
+        self._visited: set[int] = set()
+        self._waiting: deque[tuple[Any, str]] = deque()
+        self._name = ""
+        # Without gradients, hooks of the backward are not called.
+        has_gradients = torch.is_grad_enabled() or any(map(reads.may_read, _ENABLING))
+        self._hook_kinds = ALL_HOOKS if has_gradients else FORWARD_HOOKS
+        self.prefix = ""
+        self.found = ReachableState()
+
+    def module_path(self, module: torch.nn.Module) -> str:
+        return ".".join(filter(None, (self.prefix, self._tree.get(id(module), ""))))
+
+    def place(self, place: Place, value: Any) -> None:
+        """Note what is there, and go on from it."""
+        if issubclass(type(value), _MEANINGLESS) and not self._reads.state_only:
+            return
+        if isinstance(value, torch.Tensor):
+            self.found.tensors.setdefault(id(value), []).append(place)
+        self.found.places.append(place)
+        self.found.values.append(value)
+        name = self._name if place.is_attribute and place.key == "cell_contents" else place.key
+        if not (type(value) is list and self._reads.only_appends_to(name)):
+            self.visit(value, place.path)
+
+    def visit(self, value: Any, path: str) -> None:
+        """Note what a value holds."""
+        if id(value) not in self._visited and not issubclass(type(value), _HOLDING_NOTHING):
+            self._visited.add(id(value))
+            self.found.kept.append(value)
+            self._waiting.append((value, path))
+
+    def global_hooks(self) -> None:
+        """Note the hooks that every module has."""
+        for name in ALL_HOOKS:
+            self._hooks(global_hooks(name), "the hooks of all modules")
+
+    def hooks_of(self, module: torch.nn.Module) -> None:
+        """Note the hooks of one module."""
+        for name in ALL_HOOKS:
+            self._hooks(vars(module)[name], join_path(type(module).__name__, name))
+
+    def _hooks(self, held: dict[int, Any], path: str) -> None:
+        if held:
+            self._items(held, list(held.items()), path)
+        else:
+            self.found.empty.append((path, held))
+
+    def finish(self) -> ReachableState:
+        """Go on from everything that was met: not by recursion, as chains of objects may be long."""
+        while self._waiting:
+            self._follow(*self._waiting.popleft())
+        return self.found
+
+    def _follow(self, value: Any, path: str) -> None:
+        original = own_attributes(value).get("_precast_original")
+        if original is not None:
+            self.visit(original, path)
+            self._wrapped_forward(value, path)
+        elif isinstance(value, torch.nn.Module):
+            self._module(value, path)
+        elif isinstance(value, type):
+            self._class(value, path)
+        elif isinstance(value, FunctionType):
+            self._function(value, path)
+        elif isinstance(value, ModuleType):
+            self._python_module(value)
+        elif isinstance(value, threading.local):
+            self._of_this_thread(value, path)
+        elif isinstance(value, (tuple, frozenset)):
+            self._each(enumerate(value), path)
+        elif isinstance(value, (list, deque)):
+            self._items(value, enumerate(value), path)
+        elif isinstance(value, (dict, MappingProxyType)):
+            self._dict(value, path)
+        elif isinstance(value, set):
+            self.found.watched.append(Watched(path, partial(frozenset, value), value))
+        elif (held := _parts_of(value)) is not None:
+            for part in held:
+                self.visit(part, path)
+        else:
+            self._object(value, path)
+
+    def _module(self, module: torch.nn.Module, path: str) -> None:
+        held, is_in_tree = vars(module), id(module) in self._tree
+        self.found.objects.append((path, module))
+        self.visit(type(module), type(module).__name__)
+        may_read = self._reads.of_objects(type(module))
+        self.found.sized.append(Sized(path, held, may_read, is_module=True))
+        has_hooks = any(held.get(name) for name in ALL_HOOKS)
+        if not has_hooks:
+            self.found.empty += [(join_path(path, name), held[name]) for name in self._hook_kinds if name in held]
+        known = {"training"} if is_in_tree else set()
+        known |= set() if has_hooks or self._reads.state_only else _ABOUT_HOOKS
+        for name, value in users_attributes(held).items():
+            if name in _OWN_OF_MODULES:
+                self._own_of_module(value, path, is_in_tree=is_in_tree)
+            elif may_read(name) and name not in known:
+                self.place(Place(join_path(path, name), held, name), value)
+
+    def _wrapped_forward(self, compiled: Any, path: str) -> None:
+        """What people have put around the forward of a compiled module; else it is the original's in all."""
+        if isinstance(compiled, torch.nn.Module):
+            held = vars(compiled)
+            self.found.sized.append(Sized(path, held, partial(eq, "forward")))
+            if "forward" in held:
+                self.place(Place(join_path(path, "forward"), held, "forward"), held["forward"])
+
+    def _python_module(self, module: ModuleType) -> None:
+        """Variables of a user's module that is kept in an attribute or a closure; globals are known by themselves."""
+        name = module.__name__
+        if not (self._reads.state_only or is_trusted(name) or is_machinery(name)):
+            self._named_items(vars(module), name, self._reads.may_read)
+
+    def _of_this_thread(self, local: threading.local, path: str) -> None:
+        """Attributes that each thread has for itself: looked up by whoever checks them."""
+        self.found.watched.append(Watched(path, lambda: frozenset(filter(self._reads.may_read, vars(local)))))
+        for name, value in vars(local).items():
+            if self._reads.may_read(name):
+                self.place(Place(join_path(path, name), local, name, is_attribute=True), value)
+
+    def _own_of_module(self, held: dict[str, Any], path: str, *, is_in_tree: bool) -> None:
+        """Parameters, buffers and submodules; those of the tree are inputs, and part of what variants are found by."""
+        if not is_in_tree:
+            self.found.sized.append(Sized(path, held, _always))
+        for name, value in held.items():
+            place = Place(join_path(path, name), held, name)
+            if not is_in_tree:
+                self.place(place, value)
+            elif isinstance(value, torch.Tensor):
+                self.found.tensors.setdefault(id(value), []).append(place)
+
+    def _class(self, kind: type, path: str) -> None:
+        if not is_trusted(type(kind).__module__):
+            self.visit(type(kind), type(kind).__name__)
+        for base in kind.__mro__:
+            if id(base) in self._visited and base is not kind:
+                continue
+            self._visited.add(id(base))
+            trusted = is_trusted(base.__module__)
+            if trusted and not issubclass(base, torch.nn.Module):
+                continue
+            held = vars(base)
+            if not trusted:
+                self.found.sized.append(Sized(base.__qualname__, held, self._reads.may_read_of_class, base))
+            for name, value in held.items():
+                if self._counts_in_class(name, value) and (not trusted or name == "forward"):
+                    self.place(Place(f"{base.__qualname__}.{name}", held, name, owner=base), value)
+
+    def _counts_in_class(self, name: str, value: Any) -> bool:
+        if not self._reads.may_read_of_class(name):
+            return False
+        is_named = self._reads.may_read(name)
+        function = value if is_named else getattr(value, "__func__", getattr(value, "fget", value))
+        if isinstance(function, FunctionType):
+            return not self._reads.state_only and self._reads.runs(function)
+        return is_named or (is_unnamed_method(name) and callable(value))
+
+    def _function(self, function: FunctionType, path: str) -> None:
+        if not self._reads.runs(function):
+            return
+        trusted = is_trusted(function.__module__)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            if name != "__class__" and _is_bound(cell):
+                self._name = name
+                place = Place(f"the variable {name} of {function.__name__}", cell, "cell_contents", is_attribute=True)
+                self.place(place, cell.cell_contents)
+        if trusted:
+            return
+        for name in ("__defaults__", "__kwdefaults__"):
+            if (value := getattr(function, name)) is not None:
+                self.place(Place(f"the defaults of {function.__name__}", function, name, is_attribute=True), value)
+        if not self._reads.state_only:
+            # Exchanged by who reloads code while a program runs.
+            place = Place(f"the code of {function.__name__}", function, "__code__", is_attribute=True)
+            self.place(place, function.__code__)
+        if vars(function):
+            self._named_items(vars(function), path, self._reads.may_read)
+        if self._reads.names is None and not self._reads.state_only:
+            for namespace, module, name in variables_read(function.__code__, function.__globals__, function.__module__):
+                if not _is_library(namespace[name]):
+                    self.place(Place(_variable_path(module, name), namespace, name), namespace[name])
+
+    def _dict(self, value: Any, path: str) -> None:
+        if type(value).__getitem__ in (dict.__getitem__, MappingProxyType.__getitem__):
+            self._items(value, list(value.items()), path)
+        else:
+            self.found.watched.append(Watched(path, lambda: list(dict.items(value))))
+            self._each(list(dict.items(value)), path)
+        self._own_attributes(value, path)
+
+    def _items(self, holder: Any, items: Iterable[tuple[Any, Any]], path: str) -> None:
+        self.found.sized.append(Sized(path, holder, _always, has_order=isinstance(holder, dict)))
+        for key, value in items:
+            self.place(Place(f"{path}[{_key_in_words(key)}]", holder, key), value)
+
+    def _each(self, items: Iterable[tuple[Any, Any]], path: str) -> None:
+        for key, value in items:
+            self.visit(value, f"{path}[{_key_in_words(key)}]")
+
+    def _object(self, value: Any, path: str) -> None:
+        kind = type(value)
+        if isinstance(value, ContextVar):
+            self.found.watched.append(Watched(path, lambda: value.get(None)))
+            self.visit(value.get(None), path)
+            return
+        if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
+            self.found.watched.append(Watched(path, lambda: (value.shape, str(value.dtype), value.tobytes())))
+            return
+        if is_machinery(kind.__module__):
+            return
+        if isinstance(value, _BUFFERS):
+            self.found.watched.append(Watched(path, lambda: bytes(value)))
+            return
+        if self._is_closed(kind):
+            return
+        self.found.objects.append((path, value))
+        self.visit(kind, kind.__name__)
+        self._own_attributes(value, path)
+
+    def _is_closed(self, kind: type) -> bool:
+        """Whether a library's objects are what their constructors made, or are not to be put back by us."""
+        if issubclass(kind, _OPEN_LIBRARY_CLASSES) or not is_trusted(kind.__module__):
+            return False
+        return self._reads.state_only or kind.__module__.partition(".")[0] in ("builtins", "precast", "torch")
+
+    def _own_attributes(self, value: Any, path: str) -> None:
+        kind = type(value)
+        held, may_read = own_attributes(value), self._reads.of_objects(kind)
+        if isinstance(held, dict):
+            self._named_items(held, path, _always if _looks_up_by_itself(kind) else may_read)
+        for base in kind.__mro__:
+            slots = () if is_trusted(base.__module__) else vars(base).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if may_read(name) and name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                    self.place(Place(join_path(path, name), value, name, is_attribute=True), getattr(value, name))
+
+    def _named_items(self, held: dict[str, Any], path: str, may_read: Callable[[Any], bool]) -> None:
+        self.found.sized.append(Sized(path, held, may_read))
+        for name, value in held.items():
+            if may_read(name):
+                self.place(Place(join_path(path, name), held, name), value)
+
+
+def own_attributes(value: Any) -> Mapping[str, Any]:
+    """What an object's own dictionary holds, whatever its class says about it; nothing that changes, for a class."""
+    try:
+        held: Mapping[str, Any] = object.__getattribute__(value, "__dict__")
+    except (AttributeError, ReferenceError):
+        return MappingProxyType({})
+    return held
+
+
+def _key_in_words(key: Any) -> str:
+    """A key as people know it; tensors would tell all their elements."""
+    return f"a tensor of sizes {list(key.shape)}" if isinstance(key, torch.Tensor) else repr(key)
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+def _is_bound(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _looks_up_by_itself(kind: type) -> bool:
+    """Whether a class decides in code of its own which attribute a name means."""
+    own = [base for base in kind.__mro__ if not is_trusted(base.__module__)]
+    return any("__getattr__" in vars(base) or "__getattribute__" in vars(base) for base in own)
+
+
+def _parts_of(value: Any) -> tuple[Any, ...] | None:
+    """What an object that cannot be changed is made of."""
+    if isinstance(value, MethodType):
+        return value.__func__, value.__self__
+    if isinstance(value, (partial, partialmethod)):
+        return value.func, value.args, value.keywords
+    if isinstance(value, weakref.ref):
+        return (value(),)
+    if isinstance(value, (staticmethod, classmethod)):
+        return (value.__func__,)
+    if isinstance(value, property):
+        return value.fget, value.fset
+    if isinstance(value, cached_property):
+        return (value.func,)
+    # Known by its type: an object may have whatever attribute it is asked for, made for who asks.
+    return (value.__wrapped__,) if isinstance(value, _CACHING) else None

@@ -1,0 +1,286 @@
+"""Python's state before a run of the user's program, what the run wrote there, and the way back.
+
+Before: ``self.calls += 1; history["last"] = 3``, run once on fake tensors
+After:  the state as it was, and ``Write`` objects that do the same after each call of the compiled program
+
+Objects of libraries that are spent by use, as nobody can put back what they were: iterators, generators of chance.
+
+Before: ``next(self.numbers)``, ``self.chance.random()``
+After:  ``CaptureError`` before the code that names them has run; whoever traces runs the program in Python instead
+
+A trace runs a program several times, and compiled code would keep for ever what the first of them took.
+"""
+
+import random
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import is_
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.errors import CaptureError
+from precast.graph.opened_objects import opened
+from precast.trace.captured_tensors import is_real_tensor
+from precast.trace.exchanged_attributes import users_attributes
+from precast.trace.executed_code import Executed, ExecutedCode, is_machinery, is_trusted
+from precast.trace.state.reachable import Place, ReachableState, Sized, join_path, reachable_state
+from precast.trace.state.reads import Reads, Variable, variables_read
+
+
+class SpentByUse:
+    """The names under which such objects are found, and a check of code that is about to run."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, str] = {}
+
+    def add(self, places: Iterable[Place], values: Iterable[Any]) -> None:
+        for place, value in zip(places, values, strict=True):
+            if _is_spent_by_use(value):
+                self._paths[_name_of(place.path)] = place.path
+
+    def check(self, code: CodeType) -> None:
+        """Refuse code that names one of them."""
+        for name in (*code.co_names, *code.co_freevars) if self._paths else ():
+            if name in self._paths:
+                raise CaptureError(
+                    f"The program uses {self._paths[name]}, which every use changes.",
+                    at=f"{code.co_filename}:{code.co_firstlineno}, in {code.co_qualname}",
+                    why="tracing would take from it, too, and compiled code would keep what was taken first",
+                    fix="Take the next value outside, and pass it as an argument.",
+                )
+
+
+def _name_of(path: str) -> str:
+    """By which name code that leads there must have begun its last step: containers are followed without names."""
+    path = re.sub(r"\[.*?\]", "", path)
+    variable = re.fullmatch(r"the (?:variable|global) (\w+) of \S+", path)
+    return variable[1] if variable else path.rpartition(".")[2]
+
+
+def _is_spent_by_use(value: Any) -> bool:
+    kind = type(value)
+    if kind.__module__.startswith("numpy.random"):
+        return True
+    # Those of the user's classes keep their state in attributes, where it is seen.
+    return isinstance(value, random.Random) or (isinstance(value, Iterator) and is_trusted(kind.__module__))
+
+
+_GONE = object()
+_PLAIN = (bool, int, float, str, type(None), torch.SymInt, torch.SymFloat)
+
+
+@dataclass(frozen=True)
+class Write:
+    """What a run left in one place; ``put`` leaves other ``values`` there."""
+
+    path: str
+    values: list[Any]
+    put: Callable[[Sequence[Any]], None]
+    is_of_module: bool = False
+    """Whether these are attributes of a module."""
+    keys: tuple[Any, ...] = ()
+    """Under which keys they are, in a dict."""
+
+
+@dataclass(frozen=True)
+class Writes:
+    """All that a run wrote, in order, and the tree of the values."""
+
+    writes: tuple[Write, ...] = ()
+    tree: pytree.TreeSpec | None = None
+
+    @classmethod
+    def of(cls, writes: Sequence[Write]) -> "tuple[list[Any], Writes]":
+        """The leaves of what was written, and how to put others there."""
+        if not writes:
+            return [], cls()
+        leaves, tree = pytree.tree_flatten(opened([_with_open_sizes(write.values) for write in writes]))
+        return leaves, cls(tuple(writes), tree)
+
+    def __bool__(self) -> bool:
+        return bool(self.writes)
+
+    def put(self, leaves: Sequence[Any]) -> None:
+        """Write again, values made of these leaves."""
+        assert self.tree is not None, "something was written"
+        # Sets are leaves, and not one set for all calls: it may be changed between them.
+        own = [set(leaf) if type(leaf) is set else leaf for leaf in leaves]
+        for write, values in zip(self.writes, pytree.tree_unflatten(own, self.tree), strict=True):
+            write.put(values)
+
+    @property
+    def tensor_keys(self) -> list[torch.Tensor]:
+        """The tensors under which something was written."""
+        return [key for write in self.writes for key in write.keys if isinstance(key, torch.Tensor)]
+
+    @property
+    def count(self) -> int:
+        """How many leaves there are."""
+        return 0 if self.tree is None else self.tree.num_leaves
+
+
+def _with_open_sizes(values: list[Any]) -> list[Any]:
+    """Symbols in shapes where the tree of values shows them."""
+    return [tuple(value) if isinstance(value, torch.Size) else value for value in values]
+
+
+class StateSnapshot:
+    """Everything that can hold state, with a shallow copy of what it held."""
+
+    def __init__(self, function: Callable[..., Any], executed: ExecutedCode | None) -> None:
+        self._holders: dict[int, _Held] = {}
+        self._places: dict[tuple[int, Any], tuple[Place, Any]] = {}
+        self._spent_by_use = SpentByUse()
+        self._add(reachable_state(function, Reads.of_all_state(())), is_global=False)
+        self._namespaces: set[tuple[int, str]] = set()
+        if executed is not None and executed.is_complete:
+            self._add_variables(Reads.of(executed).variables)
+        elif executed is not None:
+            executed.observers.append(self._observe)
+
+    def _observe(self, executed: Executed) -> None:
+        """Copy what code refers to before it runs for the first time."""
+        name = str(executed.variables.get("__name__", ""))
+        if not is_trusted(name) and not is_machinery(name):
+            self._add_variables(tuple(variables_read(executed.code, executed.variables, name)))
+            self._spent_by_use.check(executed.code)
+
+    def _add_variables(self, variables: tuple[Variable, ...]) -> None:
+        new = tuple(each for each in variables if (id(each[0]), each[2]) not in self._namespaces)
+        self._namespaces.update((id(namespace), name) for namespace, _, name in new)
+        if new:
+            self._add(reachable_state(None, Reads.of_all_state(new)), is_global=True)
+
+    def _add(self, state: ReachableState, *, is_global: bool) -> None:
+        sets = [Sized(each.path, each.holder, bool) for each in state.watched if isinstance(each.holder, set)]
+        for sized in (*state.sized, *sets):
+            if id(sized.holder) not in self._holders:
+                self._holders[id(sized.holder)] = _Held.of(sized, is_global=is_global)
+        self._spent_by_use.add(state.places, state.values)
+        for place, value in zip(state.places, state.values, strict=True):
+            if place.is_attribute or place.is_variable:
+                self._places.setdefault((id(place.holder), place.key), (place, value))
+
+    def writes(self) -> list[Write]:
+        """What was written since."""
+        found = [write for held in self._holders.values() if (write := held.write()) is not None]
+        for place, before in self._places.values():
+            if (now := _read(place)) is not before and now is not _GONE:
+                found.append(Write(place.path, [now], lambda values, place=place: place.write(values[0])))  # type: ignore[misc]
+        return found
+
+    def restore(self) -> list[str]:
+        """Put everything back; gives the paths of what had changed."""
+        changed = []
+        for held in self._holders.values():
+            if (write := held.write()) is not None:
+                held.restore()
+                changed.append(write.path)
+        for place, before in self._places.values():
+            if _read(place) is not before:
+                place.write(before)
+                changed.append(place.path)
+        return changed
+
+
+@dataclass(frozen=True)
+class _Held:
+    """One holder, and what it held. Those reached from globals alone are told by ``is_global``."""
+
+    path: str
+    holder: Any
+    before: Any
+    owner: type | None
+    is_module: bool
+    is_global: bool
+
+    @classmethod
+    def of(cls, sized: Sized, *, is_global: bool) -> "_Held":
+        holder = sized.holder
+        is_sequence = isinstance(holder, (list, deque))
+        before = list(holder) if is_sequence else set(holder) if isinstance(holder, set) else users_attributes(holder)
+        return cls(sized.path, holder, before, sized.owner, sized.is_module, is_global)
+
+    def write(self) -> Write | None:
+        holder, before = self.holder, self.before
+        if isinstance(holder, set):
+            is_same = self.is_global or holder == before
+            return None if is_same else Write(self.path, [set(holder)], lambda values: _refill(holder, values[0]))
+        if isinstance(before, list):
+            starts_alike = len(holder) >= len(before) and all(map(is_, holder, before))
+            if not starts_alike:
+                return Write(self.path, list(holder), lambda values: _refill(holder, values))
+            added = list(holder)[len(before) :]
+            return Write(self.path, added, holder.extend) if added else None
+        keys, removed = self._changed_keys()
+        if not keys and not removed:
+            return None
+        path = ", ".join(join_path(self.path, key) for key in keys) if self.is_module else self.path
+
+        def put(values: Sequence[Any]) -> None:
+            for key, value in zip(keys, values, strict=True):
+                self._assign(key, value)
+            for key in removed:
+                self._remove(key)
+
+        return Write(path, [holder[key] for key in keys], put, self.is_module, tuple(keys))
+
+    def _changed_keys(self) -> tuple[list[Any], list[Any]]:
+        holder, before = users_attributes(self.holder), self.before
+        keys = [key for key, value in holder.items() if value is not before.get(key, _GONE)]
+        if not self.is_global:
+            return keys, [key for key in before if key not in holder]
+        # What a library registers or remembers when it is first used stays: to do it twice would be an error.
+        known = [key for key in keys if key in before and type(holder[key]) in _PLAIN]
+        return [key for key in keys if key in known or traced_tensors(holder[key])], []
+
+    def _assign(self, key: Any, value: Any) -> None:
+        if self.owner is not None:
+            setattr(self.owner, key, value)
+        else:
+            self.holder[key] = value
+
+    def _remove(self, key: Any) -> None:
+        if self.owner is not None:
+            delattr(self.owner, key)
+        else:
+            self.holder.pop(key, None)
+
+    def restore(self) -> None:
+        if not isinstance(self.before, dict):
+            _refill(self.holder, self.before)
+            return
+        keys, removed = self._changed_keys()
+        for key in keys:
+            if key in self.before:
+                self._assign(key, self.before[key])
+            else:
+                self._remove(key)
+        for key in removed:
+            self._assign(key, self.before[key])
+
+
+def _refill(holder: Any, contents: Any) -> None:
+    holder.clear()
+    if isinstance(holder, set):
+        holder.update(contents)
+    else:
+        holder.extend(contents)
+
+
+def traced_tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors of tracing's own that a value holds."""
+    leaves = list(value) if isinstance(value, set) else pytree.tree_leaves(opened(value))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not is_real_tensor(leaf)]
+
+
+def _read(place: Place) -> Any:
+    try:
+        return place.read()
+    except (LookupError, AttributeError, ValueError):
+        return _GONE

@@ -1,0 +1,52 @@
+"""Settings of torch's own that a program may ask for: no variable of Python's holds them."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from precast.trace.state.reads import Reads
+
+
+def switches_read(reads: Reads) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The settings that a program may read, since it has all the names that lead to them, and how to read them."""
+    for name, read in _SWITCHES:
+        if all(map(reads.may_read, name.split("."))):
+            yield f"torch's {name}", read
+
+
+def _tf32(backend: Any) -> bool | str:
+    try:
+        return bool(backend.allow_tf32)
+    except RuntimeError as error:
+        # Set by its newer name, it cannot be told by the older one.
+        return str(error)
+
+
+_matmul, _cudnn, _mkldnn = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
+# Grad mode, autocast and the default dtype tell variants apart by themselves.
+_SWITCHES: tuple[tuple[str, Callable[[], Any]], ...] = (
+    ("allow_bf16_reduced_precision_reduction", lambda: _matmul.allow_bf16_reduced_precision_reduction),
+    ("allow_fp16_reduced_precision_reduction", lambda: _matmul.allow_fp16_reduced_precision_reduction),
+    ("are_deterministic_algorithms_enabled", torch.are_deterministic_algorithms_enabled),
+    ("cudnn.allow_tf32", partial(_tf32, _cudnn)),
+    ("cudnn.benchmark", lambda: _cudnn.benchmark),
+    ("cudnn.deterministic", lambda: _cudnn.deterministic),
+    ("cudnn.enabled", lambda: _cudnn.enabled),
+    ("cudnn_sdp_enabled", torch.backends.cuda.cudnn_sdp_enabled),
+    ("flash_sdp_enabled", torch.backends.cuda.flash_sdp_enabled),
+    ("get_default_device", torch.get_default_device),
+    ("get_deterministic_debug_mode", torch.get_deterministic_debug_mode),
+    ("get_fastpath_enabled", torch.backends.mha.get_fastpath_enabled),
+    ("get_float32_matmul_precision", torch.get_float32_matmul_precision),
+    ("get_num_interop_threads", torch.get_num_interop_threads),
+    ("get_num_threads", torch.get_num_threads),
+    ("initial_seed", torch.initial_seed),
+    ("is_anomaly_enabled", torch.is_anomaly_enabled),
+    ("is_deterministic_algorithms_warn_only_enabled", torch.is_deterministic_algorithms_warn_only_enabled),
+    ("math_sdp_enabled", torch.backends.cuda.math_sdp_enabled),
+    ("matmul.allow_tf32", partial(_tf32, _matmul)),
+    ("mem_efficient_sdp_enabled", torch.backends.cuda.mem_efficient_sdp_enabled),
+    ("mkldnn.enabled", lambda: _mkldnn.enabled),
+)

@@ -1,0 +1,107 @@
+import json
+import logging
+
+import pytest
+import torch
+
+import precast
+from precast.autograd.variants import prepare as variant_compilation
+from precast.autograd.warm.start import KIND
+from precast.cache import open_store
+from precast.options import Options
+
+
+@pytest.fixture
+def options(tmp_path):
+    return Options(cache_directory=tmp_path / "cache")
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """How often anything was traced."""
+    counted = []
+    original = variant_compilation.prepare
+    monkeypatch.setattr(variant_compilation, "prepare", lambda *a, **k: counted.append(1) or original(*a, **k))
+    return counted
+
+
+def start(model, options):
+    return precast.compile(model, options=options, dynamic=False)
+
+
+def test_a_trained_model_starts_again_without_a_trace(options, traces):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+    x = torch.randn(3, 4, requires_grad=True)
+    expected = torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()])
+    for _ in range(2):
+        found = torch.autograd.grad(start(model, options)(x).square().sum(), [x, *model.parameters()])
+        torch.testing.assert_close(found, expected)
+    assert len(traces) == 1
+
+
+def test_results_that_are_views_inputs_or_plain_values_come_back(options, traces):
+    def run(x):
+        y = (x + 1).exp()
+        return {"view": y.view(-1), "same": y.t(), "number": 3, "nothing": None, "sorted": torch.sort(y.real)[0]}
+
+    x = torch.randn(2, 3)
+    for _ in range(2):
+        torch.testing.assert_close(start(run, options)(x), run(x))
+
+
+def test_random_numbers_are_drawn_anew_at_each_call_and_replayed_by_the_backward(options, traces):
+    model = torch.nn.Dropout(0.5)
+    x = torch.ones(1000, requires_grad=True)
+    for _ in range(2):
+        compiled = start(model, options)
+        first, second = compiled(x), compiled(x)
+        assert not torch.equal(first, second)
+        (gradient,) = torch.autograd.grad(first.sum(), x)
+        assert torch.equal(gradient, first.detach())
+    assert len(traces) == 1
+
+
+def test_operators_that_torch_runs_are_called_by_name(options, traces):
+    def run(x):
+        return torch.view_as_real(torch.fft.fft(x)).sum(-1) + 1
+
+    x = torch.randn(8)
+    for _ in range(2):
+        torch.testing.assert_close(start(run, options)(x), run(x))
+    assert len(traces) == 1
+
+
+def test_a_library_that_is_gone_is_built_again(options, traces):
+    def run(x):
+        return x.sin() + 1
+
+    x = torch.randn(5)
+    start(run, options)(x)
+    for path in (options.cache_directory).rglob("*.so"):
+        path.unlink()
+    torch.testing.assert_close(start(run, options)(x), run(x))
+    assert len(traces) == 2
+
+
+def test_why_a_call_cannot_start_without_a_trace_is_logged(options, caplog):
+    weight = torch.ones(3)
+    with caplog.at_level(logging.INFO, logger="precast.autograd"):
+        start(lambda x: x * weight, options)(torch.ones(3))
+    assert "traced, since the call depends on a tensor" in caplog.text
+
+
+def test_entries_are_plain_data(options):
+    start(torch.nn.Linear(2, 2), options)(torch.ones(1, 2))
+    store = open_store(options)
+    (entry,) = (store.directory / "store-1" / KIND).rglob("*.*")
+    content = json.loads(entry.read_bytes())
+    assert set(content) == {"data", "code", "digest", "reads", "variant"}
+
+
+def test_a_profiled_graph_is_not_kept(options, traces):
+    profiled = Options(cache_directory=options.cache_directory, profile=True)
+    for _ in range(2):
+        start(torch.sin, profiled)(torch.ones(2))
+        start(torch.nn.Tanh(), profiled)(torch.ones(2))
+    assert len(traces) == 4

@@ -1,0 +1,101 @@
+"""Builds the cases of ``tests/native/lowering`` with the sanitizers and runs them: ``python -m … FOLDER EVERY``.
+
+The sanitizers' libraries must have been loaded before Python. Of the cases with fixed sizes, every EVERYth is taken.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import torch
+from tests.lower import (
+    test_attention,
+    test_bags,
+    test_convolution,
+    test_depthwise,
+    test_direct_convolutions,
+    test_dynamic_operators,
+    test_epilogues,
+    test_group,
+    test_indexing,
+    test_normalization,
+    test_operators,
+    test_ordering,
+    test_pixel_products,
+    test_pooling,
+    test_random,
+    test_resampling,
+    test_special,
+)
+
+from precast.cache import Store
+from precast.native.describe import Entry
+from precast.native.targets.cpu.build.library import build
+from precast.native.targets.cpu.codegen.generate import generate
+from precast.runtime import open_library
+from tests.native.cpu.sanitizers import FLAGS
+from tests.native.lowering.pipeline import lowered, make_entry
+
+FAMILIES = (
+    test_operators, test_attention, test_bags, test_convolution, test_depthwise, test_direct_convolutions,
+    test_epilogues, test_indexing, test_normalization, test_ordering, test_pixel_products, test_pooling,
+    test_resampling, test_special,
+)  # fmt: skip
+DYNAMIC = ("softmax", "cat", "sum_columns", "view_of_transposed", "slice", "layer_norm_by_hand", "pad")
+OTHER_SIZE = 11
+
+Case = tuple[Entry, list[Sequence[torch.Tensor]]]
+"""A program, and the inputs of each call of it."""
+
+
+def fixed_cases() -> Iterator[tuple[str, object, Sequence[torch.Tensor]]]:
+    for family in FAMILIES:
+        for name, (function, inputs) in family.CASES.items():
+            if name != "fallback":
+                yield f"{family.__name__.rpartition('.')[2]}_{name}", function, inputs
+
+
+def cases(every: int) -> Iterator[Case]:
+    for name, function, inputs in islice(fixed_cases(), 0, None, every):
+        yield make_entry(lowered(function, *inputs, name=name)), [inputs]
+    for name, (function, inputs) in test_group.CASES.items():
+        yield make_entry(lowered(function, *inputs, name=f"group_{name}")), [inputs]
+    for name in DYNAMIC:
+        function, inputs = test_operators.CASES[name]
+        yield make_entry(lowered(function, *inputs, name=f"{name}_dynamic", dynamic=True)), [inputs]
+    for name, (function, inputs_of) in test_dynamic_operators.CASES.items():
+        calls = [inputs_of(size) for size in (test_dynamic_operators.TRACED, OTHER_SIZE)]
+        yield make_entry(lowered(function, *calls[0], name=f"dynamic_{name}", dynamic=True)), calls
+    for name, function in test_random.CASES.items():
+        program = test_random.random_program(function, test_random.given(name), name=f"random_{name}")
+        yield make_entry(program), [[test_random.given(name), test_random.SEED]]
+
+
+def refused_cases() -> Iterator[Case]:
+    """Calls with places outside of what they read or write."""
+    for name, (function, inputs) in test_indexing.OUTSIDE.items():
+        yield make_entry(lowered(function, *inputs, name=f"outside_{name}")), [inputs]
+
+
+def main(folder: str, every: str) -> None:
+    right, refused = list(cases(int(every))), list(refused_cases())
+    library = build(
+        generate([entry for entry, _ in (*right, *refused)]), store=Store(Path(folder), limit=2**30), extra_flags=FLAGS
+    )
+    assert b"__asan_report" in library.path.read_bytes(), "the library was built without its sanitizers"
+    model = open_library(library.path, needs=library.needs)
+    for entry, calls in right:
+        for inputs in calls:
+            model[entry.name](*inputs)
+    for entry, (inputs,) in refused:
+        try:
+            model[entry.name](*inputs)
+        except (IndexError, RuntimeError):
+            continue
+        raise AssertionError(f"{entry.name} was not refused")
+    print("clean:", len(right), "programs")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,55 @@
+"""bfloat16 values between the operators of one loop."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import precast
+from precast.native.loops.program import Kernel, values_of
+from precast.native.loops.scalars import Cast, walk
+from precast.native.passes.fuse import fuse
+from tests.native.lowering.pipeline import lowered
+
+
+def roundings(function, *inputs):
+    program = fuse(lowered(function, *inputs))
+    values = [value for step in program.steps if isinstance(step, Kernel) for value in values_of(step.body)]
+    return sum(isinstance(each, Cast) and each.dtype in ("bf16", "f16") for each in walk(*values))
+
+
+@pytest.fixture
+def x():
+    return torch.randn(64, 48).bfloat16()
+
+
+def test_only_the_result_is_rounded(x):
+    assert roundings(lambda x: (x * 3 + 1).exp().tanh(), x) == 1
+
+
+def test_half_precision_of_smaller_range_is_rounded_each_time(x):
+    assert roundings(lambda x: (x * 3 + 1).exp(), x.half()) == 3
+
+
+def test_a_rounding_that_the_program_asks_for_stays(x):
+    function = lambda x: x.bfloat16().float() * 3  # noqa: E731
+    single = torch.randn(64, 48)
+    assert torch.equal(precast.compile(function)(single), function(single))
+
+
+def test_comparisons_see_rounded_numbers(x):
+    y = torch.randn(64, 48).bfloat16()
+    assert precast.compile(lambda x, y, sum_: (x + y) == sum_)(x, y, x + y).all()
+
+
+def test_results_are_nearer_to_the_truth_than_eagers(x):
+    function = lambda x: F.gelu(x * 1.7 + 0.3) * x.sigmoid() + x  # noqa: E731
+    exact, eager, mine = function(x.double()), function(x), precast.compile(function)(x)
+    assert (mine.double() - exact).abs().mean() <= (eager.double() - exact).abs().mean()
+
+
+def test_a_layer_in_half_precision_is_one_call():
+    def layer(x, weight, bias, residual):
+        return F.gelu(F.linear(x, weight, bias)) + residual
+
+    inputs = [torch.randn(*shape).bfloat16() for shape in [(32, 64), (48, 64), (48,), (32, 48)]]
+    assert not [step for step in fuse(lowered(layer, *inputs)).steps if isinstance(step, Kernel)]
