@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from precast.native.graph_passes.freezing import FrozenGraph
     from precast.native.profile import ProfiledGraphs
 
-_MAKERS = ("native", "graph", "ops", "runtime")
+_MAKERS = ("native", "graph", "ops", "runtime", "artifact")
 """Folders whose files decide what a graph is compiled to."""
 
 
