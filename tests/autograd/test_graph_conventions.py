@@ -15,8 +15,8 @@ from precast.autograd import (
     make_boxed_func,
     set_model_name,
 )
-from precast.autograd.graph_names import get_aot_graph_name as graph_name
 from precast.compilers import nop
+from precast.graph.compilation import get_aot_graph_name as graph_name
 from precast.graph.nodes import forward_node_of, module_path_of, source_line_of, stack_trace_of
 from precast.partition import default_partition
 from tests.autograd.like_eager import CompilationCount, leaf

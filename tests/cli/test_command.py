@@ -124,7 +124,7 @@ def raised(function):
 
 
 def test_an_error_that_precast_raises_may_be_its_mistake():
-    assert "may be a mistake in Precast" in raised(lambda: own_sources("no such folder"))
+    assert "may be a mistake in Precast" in raised(lambda: own_sources("no.such.module"))
 
 
 def test_an_error_that_the_standard_library_raises_for_the_user_is_the_users():

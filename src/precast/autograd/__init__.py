@@ -15,9 +15,9 @@ from precast.autograd.entry import (
     compiled_module,
     variants,
 )
-from precast.autograd.graph_names import get_aot_graph_name, get_graph_being_compiled, set_model_name
 from precast.autograd.uncaptured import GraphBreakWarning
 from precast.autograd.variants.table import Variant
+from precast.graph.compilation import get_aot_graph_name, get_graph_being_compiled, set_model_name
 from precast.lazy_names import lazy_name
 from precast.partition import default_partition
 

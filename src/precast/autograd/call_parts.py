@@ -23,8 +23,8 @@ from precast.autograd.boundary.autograd_function import (
 from precast.autograd.boundary.mutations import Update, apply_updates
 from precast.autograd.boxing import BoxedCall, Compiled
 from precast.autograd.compilers_in_use import CompilersInUse, named_call
-from precast.autograd.graph_names import Compilation
 from precast.autograd.guards.call_key import Ambient
+from precast.graph.compilation import Compilation
 from precast.trace.record import FlatFunction
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from torch.utils import _pytree as pytree
 
 from precast.autograd.call_parts import Gradients, Job
 from precast.autograd.compilers_in_use import CompilersInUse, get_ready
-from precast.autograd.graph_names import is_compiler_running, new_compilation
 from precast.autograd.guards.call_key import PlainTensors, ambient_key, ambient_of, dynamic_key, in_ambient
 from precast.autograd.guards.changing_values import ChangingNumbers, SizeRoots, SizesMet, all_sizes, sizes_of_numbers
 from precast.autograd.guards.state import StateGuards
@@ -31,6 +30,7 @@ from precast.autograd.variants.table import InputNames, Record, Variant, Variant
 from precast.autograd.warm.later import Later
 from precast.autograd.warm.start import warm_start
 from precast.errors import CaptureError, PrecastError
+from precast.graph.compilation import is_compiler_running, new_compilation
 from precast.graph.opened_objects import flatten_opened
 from precast.trace.capture.module_state import module_state, root_modules
 from precast.trace.graph_breaks import GraphBreak, allowed_breaks

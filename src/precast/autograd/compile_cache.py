@@ -22,10 +22,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from precast._version import __version__
 from precast.autograd.boxing import Compiled, Compiler
-from precast.autograd.graph_names import compiling
 from precast.autograd.guards.sizes import Indescribable, SizeNames, Symbolic
 from precast.cache import CacheWarning, content_key, open_store, processor_identity
 from precast.errors import InputTypeError, PrecastError
+from precast.graph.compilation import compiling
 from precast.graph.nodes import has_value, placeholders_of, updating_result_of, value_of
 from precast.options import Options, as_options, telling
 

@@ -1,13 +1,15 @@
 """Results that may be used again, on disk: checked when read, bounded in size, private to the user. Needs no torch."""
 
 from precast.cache.folder import CacheWarning
-from precast.cache.keys import content_key, own_sources, processor_identity
+from precast.cache.keys import content_key, processor_identity
+from precast.cache.sources import import_closure, own_sources
 from precast.cache.store import Store, open_store
 
 __all__ = [
     "CacheWarning",
     "Store",
     "content_key",
+    "import_closure",
     "open_store",
     "own_sources",
     "processor_identity",

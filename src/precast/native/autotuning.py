@@ -126,7 +126,7 @@ def _with_way(step: Step, way: int | None) -> Step:
 
 def _key(problem: Problem) -> str:
     sizes = (problem.rows, problem.columns, problem.depth, problem.threads)
-    return content_key(["matmul", processor_identity(), own_sources("native"), *map(str, sizes)])
+    return content_key(["matmul", processor_identity(), own_sources(__name__), *map(str, sizes)])
 
 
 def _known_way(problem: Problem, store: Store) -> int | None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from precast.native.graph_passes.freezing import FrozenGraph
     from precast.native.profile import ProfiledGraphs
 
-_MAKERS = ("native", "graph", "ops", "runtime", "artifact")
-"""Folders whose files decide what a graph is compiled to."""
+_MAKER = "precast.native.compiler"
+"""The module that makes code of a graph, with all that it imports."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class NativeCompiler:
         """Tells apart what other sources of ours, or another C++ compiler, would make."""
         options = as_options(self.options)
         switches = (str(bool(options.freeze)), str(options.measure))
-        return content_key([own_sources(*_MAKERS), find_compiler(options.compiler).identity, *switches])
+        return content_key([own_sources(_MAKER), find_compiler(options.compiler).identity, *switches])
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph | FrozenGraph:
         return self.start(graph_module, example_inputs)()

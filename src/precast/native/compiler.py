@@ -9,8 +9,8 @@ from functools import partial
 import torch
 from torch import fx
 
-from precast.autograd.graph_names import get_aot_graph_name
 from precast.cache import Store, open_store
+from precast.graph.compilation import get_aot_graph_name
 from precast.native.autotuning import Measure, choose_ways, timer
 from precast.native.backend import BACKEND as BACKEND
 from precast.native.backend import NativeCompiler as NativeCompiler

@@ -11,8 +11,8 @@ from torch import fx
 
 from precast.autograd.callable import AotCallable
 from precast.autograd.compilers_in_use import CompilersInUse, compilers_of
-from precast.autograd.graph_names import get_aot_graph_name
 from precast.errors import InputTypeError
+from precast.graph.compilation import get_aot_graph_name
 from precast.graph.nodes import is_state, placeholders_of, tensor_of
 from precast.native.backend import BACKEND, NativeCompiler
 from precast.native.graph_passes.freezing import freeze_graph, refuse_gradients

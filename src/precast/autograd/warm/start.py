@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from precast.autograd.call_parts import CallParts
 from precast.autograd.compilers_in_use import CompilersInUse
-from precast.autograd.graph_names import Compilation
 from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.variants.compiled import CompiledVariant
@@ -20,6 +19,7 @@ from precast.autograd.warm.later import Later
 from precast.autograd.warm.stored_variant import StandAloneCompiler, compilers_by_kind, variant_data, variant_of
 from precast.cache import Store, open_store
 from precast.errors import PrecastError
+from precast.graph.compilation import Compilation
 from precast.options import as_options
 from precast.trace.state.reachable import reachable_state
 from precast.trace.state.reads import Reads, Variable

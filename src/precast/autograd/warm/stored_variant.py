@@ -23,11 +23,11 @@ from precast.autograd.boundary.mutations import Update
 from precast.autograd.boxing import Compiled
 from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts
 from precast.autograd.compilers_in_use import CompilersInUse
-from precast.autograd.graph_names import Compilation
 from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.variants.compiled import CompiledVariant, OutputPlan, Overlap
 from precast.autograd.warm.later import Later
+from precast.graph.compilation import Compilation
 from precast.graph.opened_objects import Held
 from precast.trace.capture.argument_containers import ArgumentContainer
 
