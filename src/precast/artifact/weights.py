@@ -9,20 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from precast.artifact.dtypes import DTYPES
 from precast.artifact.schema import Count, ListOf, MapOf, Shape, Text, damaged, parse_json
 
 ALIGNMENT = 64
 MAX_HEADER = 64 * 1024 * 1024
-# Short name → (name in the header, size of an element, numpy's type that carries the bytes).
-_DTYPES = {
-    "f64": ("F64", 8, "<f8"), "f32": ("F32", 4, "<f4"), "f16": ("F16", 2, "<f2"), "bf16": ("BF16", 2, "<u2"),
-    "i64": ("I64", 8, "<i8"), "i32": ("I32", 4, "<i4"), "i16": ("I16", 2, "<i2"), "i8": ("I8", 1, "|i1"),
-    "u8": ("U8", 1, "|u1"), "bool": ("BOOL", 1, "|b1"),
-}  # fmt: skip
-_SHORT = {name: (short, size, carrier) for short, (name, size, carrier) in _DTYPES.items()}
 _HEADER: Shape = MapOf(
     Text(r"[^\x00-\x1f]{1,1024}"),
-    {"dtype": Text("|".join(_SHORT)), "shape": ListOf(Count(2**48), 16), "data_offsets": ListOf(Count(), 2)},
+    {"dtype": Text("|".join(DTYPES).upper()), "shape": ListOf(Count(2**48), 16), "data_offsets": ListOf(Count(), 2)},
     1_000_000,
 )
 
@@ -46,7 +40,7 @@ def write_weights(weights: Mapping[str, Weight]) -> bytes:
 
 def weight_pieces(weights: Mapping[str, Weight]) -> list[bytes | memoryview]:
     """The header, then each weight's own memory; larger elements first so that each lies aligned to its own size."""
-    order = sorted(weights, key=lambda name: (-_DTYPES[weights[name].dtype][1], name))
+    order = sorted(weights, key=lambda name: (-DTYPES[weights[name].dtype].item_size, name))
     header: dict[str, object] = {}
     blocks: list[bytes | memoryview] = []
     position = 0
@@ -54,7 +48,7 @@ def weight_pieces(weights: Mapping[str, Weight]) -> list[bytes | memoryview]:
         weight = weights[name]
         block = np.ascontiguousarray(weight.carrier).reshape(-1).view(np.uint8).data
         header[name] = {
-            "dtype": _DTYPES[weight.dtype][0],
+            "dtype": weight.dtype.upper(),
             "shape": list(weight.carrier.shape),
             "data_offsets": [position, position + len(block)],
         }
@@ -75,14 +69,15 @@ def read_weights(data: memoryview) -> dict[str, Weight]:
     weights: dict[str, Weight] = {}
     end = 0
     for name, record in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        short, size, carrier = _SHORT[record["dtype"]]
+        short = record["dtype"].lower()
+        size = DTYPES[short].item_size
         start, stop = record["data_offsets"] if len(record["data_offsets"]) == 2 else (0, -1)
         fits = stop - start == prod(record["shape"]) * size and is_addressable(record["shape"], size)
         if start != end or not fits or stop > len(body):
             raise damaged(
                 f"the weight {name!r} lies outside the data or does not follow the one before", "wrong offsets"
             )
-        flat = np.frombuffer(body[start:stop], dtype=carrier)
+        flat = np.frombuffer(body[start:stop], dtype=weight_carrier(short))
         weights[name] = Weight(short, flat.reshape(record["shape"]))
         end = stop
     return weights
@@ -90,4 +85,4 @@ def read_weights(data: memoryview) -> dict[str, Weight]:
 
 def weight_carrier(dtype: str) -> np.dtype[Any]:
     """Numpy's type for the bits of a tensor of that dtype."""
-    return np.dtype(_DTYPES[dtype][2])
+    return np.dtype(DTYPES[dtype].carrier)

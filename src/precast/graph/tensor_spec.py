@@ -6,23 +6,15 @@ from typing import TypeAlias
 import sympy
 import torch
 
+from precast.artifact.dtypes import DTYPES
+
 Size: TypeAlias = int | sympy.Expr
 """A size or stride: a number, or an expression over the program's size symbols."""
 
-_SHORT_NAMES = {
-    torch.float64: "f64",
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.bool: "bool",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
-}
+TORCH_DTYPES: dict[str, torch.dtype] = {short: getattr(torch, each.name) for short, each in DTYPES.items()}
+"""Torch's dtypes that compiled code has, by their short names."""
+_SHORT_NAMES = {dtype: short for short, dtype in TORCH_DTYPES.items()}
+_SHORT_NAMES |= {torch.complex64: "c64", torch.complex128: "c128"}
 
 
 def dtype_name(dtype: torch.dtype) -> str:

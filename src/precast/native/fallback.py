@@ -9,9 +9,10 @@ from typing import Protocol
 import torch
 from torch._ops import OpOverload
 
-from precast.native.loops.buffers import ITEM_SIZES, Buffer
+from precast.artifact.dtypes import DTYPES
+from precast.graph.tensor_spec import TORCH_DTYPES
+from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index, evaluate
-from precast.native.loops.interpreter import DTYPES
 from precast.native.loops.program import Argument, FallbackStep, LoopProgram, Slot
 
 
@@ -79,9 +80,9 @@ def operator_named(name: str) -> OpOverload:
 
 def _tensor(memory: TensorMemory, buffer: Buffer) -> torch.Tensor:
     shape, strides = memory.shape[: memory.rank], memory.strides[: memory.rank]
-    dtype = DTYPES[buffer.dtype]
+    dtype = TORCH_DTYPES[buffer.dtype]
     if 0 in shape or not memory.data:
         return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype)
     length = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    window = (ctypes.c_char * (length * ITEM_SIZES[buffer.dtype])).from_address(memory.data)
+    window = (ctypes.c_char * (length * DTYPES[buffer.dtype].item_size)).from_address(memory.data)
     return torch.frombuffer(window, dtype=dtype).as_strided(tuple(shape), tuple(strides))

@@ -37,9 +37,9 @@ from torch._prims.rng_prims import run_with_rng_state
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
+from precast.artifact.dtypes import DTYPES
 from precast.graph.nodes import has_value, placeholders_of, results_of, tensor_of, updating_result_of, value_of
 from precast.graph.tensor_spec import dtype_name
-from precast.native.loops.buffers import ITEM_SIZES
 from precast.native.loops.index import product
 from precast.native.rules.lower import MAX_RANK
 from precast.native.rules.sizes import to_index
@@ -331,7 +331,7 @@ def _may_be_buffer(value: object) -> bool:
         return True
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
         return False
-    if dtype_name(value.dtype) not in ITEM_SIZES or value.ndim > MAX_RANK or value.is_conj() or value.is_neg():
+    if dtype_name(value.dtype) not in DTYPES or value.ndim > MAX_RANK or value.is_conj() or value.is_neg():
         return False
     return all(isinstance(size, int) or is_known(size) for size in (*value.shape, *value.stride()))
 

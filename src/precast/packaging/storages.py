@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from precast.artifact.dtypes import SHORT_NAMES
 from precast.artifact.package import whole_weight
 from precast.artifact.schema import Json
 from precast.artifact.weights import Weight
@@ -22,11 +23,6 @@ from precast.export.serialize.document import Document
 from precast.export.serialize.schema import CONSTANTS, EXAMPLES, STATE
 from precast.native.describe import Entry
 from precast.packaging.samples import as_weight
-
-_NATIVE_DTYPES = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
-    "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
-}  # fmt: skip
 
 
 @dataclass
@@ -64,7 +60,7 @@ class SharedStorages:
             name: self._name(entry, name, record)
             for path, record in records.items()
             for member, _, name in [path.partition("/")]
-            if member in (STATE, CONSTANTS) and record["dtype"] in _NATIVE_DTYPES
+            if member in (STATE, CONSTANTS) and record["dtype"] in SHORT_NAMES
         }
         return {**document.content, "tensors": records}, names
 
@@ -137,7 +133,7 @@ class SharedStorages:
 def _state_record(record: Mapping[str, Any]) -> Json:
     return {
         "storage": record["storage"].partition("/")[2],
-        "dtype": _NATIVE_DTYPES[record["dtype"]],
+        "dtype": SHORT_NAMES[record["dtype"]],
         "shape": record["shape"],
         "strides": record["strides"],
         "offset": record["offset"],

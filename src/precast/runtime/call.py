@@ -9,15 +9,16 @@ import numpy as np
 
 from precast.artifact.calls import CallDescription, ConstantLeaf, OutputResult, Result, SizeLeaf, TensorLeaf
 from precast.artifact.constants import Named, is_same_constant
+from precast.artifact.dtypes import DTYPES
 from precast.artifact.expressions import expression_text, holds, solve, symbols_of, whole_number
 from precast.artifact.schema import Json, damaged
 from precast.errors import InputTypeError, InputValueError
-from precast.runtime.tensors import DTYPES, Tensor, as_tensor, is_bfloat16, is_torch_tensor, type_name
+from precast.runtime.tensors import Tensor, as_tensor, is_bfloat16, is_torch_tensor, type_name
 from precast.runtime.trees import TreeMismatchError, flatten, tree_text, unflatten, value_text
 
 # What classes raise that are made again from parts which they do not expect, and sizes that have no value.
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, AssertionError)
-_NAMES = {short: name for short, (_, _, name) in DTYPES.items()}
+_NAMES = {short: each.name for short, each in DTYPES.items()}
 Sizes = dict[str, int]
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from precast.artifact.dtypes import DTYPES
 from precast.artifact.manifest import EntryDescription, TensorDescription, parse_entry
 from precast.artifact.weights import Weight, weight_carrier
 from precast.errors import InputValueError
 from precast.runtime.native import FallbackFunction, OpenModel, load_library
 from precast.runtime.onednn import preload
 from precast.runtime.tensors import (
-    DTYPES,
     CTensor,
     PackedTensors,
     RepeatedTensors,
@@ -127,8 +127,7 @@ class Entry:
     def _allocate(
         self, each: TensorDescription, layout: tuple[Sequence[int], Sequence[int]], like_torch: bool
     ) -> Tensor:
-        code, bits, _ = DTYPES[each.dtype]
-        return allocate((code, bits), *layout, like_torch=like_torch)
+        return allocate(DTYPES[each.dtype][:2], *layout, like_torch=like_torch)
 
 
 def library_entries(

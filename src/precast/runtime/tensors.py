@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from precast.artifact.dtypes import DTYPES, SHORT_NAMES
 from precast.artifact.weights import Weight
 from precast.errors import InputTypeError, InputValueError
 from precast.runtime.memory import LARGE, make_ready, take_large
@@ -50,16 +51,9 @@ class CTensor(ctypes.Structure):
     )
 
 
-# Short name → (DLPack code, bits, name in numpy and torch).
-DTYPES = {
-    "f64": (2, 64, "float64"), "f32": (2, 32, "float32"), "f16": (2, 16, "float16"), "bf16": (4, 16, "bfloat16"),
-    "i64": (0, 64, "int64"), "i32": (0, 32, "int32"), "i16": (0, 16, "int16"), "i8": (0, 8, "int8"),
-    "u8": (1, 8, "uint8"), "bool": (6, 8, "bool"),
-}  # fmt: skip
-_CODES = {name: (code, bits) for code, bits, name in DTYPES.values()}
-_NAMES = {(code, bits): name for code, bits, name in DTYPES.values()}
+_CODES = {each.name: (each.code, each.bits) for each in DTYPES.values()}
+_NAMES = {code: name for name, code in _CODES.items()}
 _dtype_and_shape = attrgetter("dtype", "shape")
-_SHORT = {(code, bits): short for short, (code, bits, _) in DTYPES.items()}
 
 
 @lru_cache(maxsize=256)
@@ -70,7 +64,7 @@ def type_name(dtype: object) -> str:
 
 def short_name(code: int, bits: int) -> str:
     """The short name of a DLPack type: ``f32``."""
-    return _SHORT[code, bits]
+    return SHORT_NAMES[_NAMES[code, bits]]
 
 
 class Layout(NamedTuple):
@@ -179,7 +173,7 @@ def _fields_of(count: int) -> Struct:
 def _layout_of(tensor: Tensor | Weight) -> Layout:
     if isinstance(tensor, Weight):
         # A weight says its own type: numpy has no bfloat16 to say it with.
-        return _layout(DTYPES[tensor.dtype][2], tensor.carrier.shape, _strides(tensor.carrier))
+        return _layout(DTYPES[tensor.dtype].name, tensor.carrier.shape, _strides(tensor.carrier))
     assert isinstance(tensor, np.ndarray), "`as_tensor` makes it one"
     return _layout(tensor.dtype, tensor.shape, _strides(tensor))
 

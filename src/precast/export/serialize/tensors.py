@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from precast.artifact.dtypes import DTYPES
 from precast.artifact.schema import Json, damaged
 from precast.artifact.weights import Weight
 from precast.errors import ExportError
 from precast.export.serialize.constants import constant_from_json
+from precast.graph.tensor_spec import dtype_name
 
-_SHORT = {
-    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
-    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
-}  # fmt: skip
 _CARRIERS = {torch.bfloat16: torch.uint16}
 
 
@@ -85,10 +83,10 @@ def _needs_whole_storage(tensor: torch.Tensor) -> bool:
 
 
 def _dense_weight(tensor: torch.Tensor) -> Weight:
-    if tensor.dtype not in _SHORT:
+    if dtype_name(tensor.dtype) not in DTYPES:
         return _bytes_weight(tensor)
     plain = tensor.detach().cpu()
-    return Weight(_SHORT[tensor.dtype], plain.view(_CARRIERS.get(tensor.dtype, tensor.dtype)).numpy())
+    return Weight(dtype_name(tensor.dtype), plain.view(_CARRIERS.get(tensor.dtype, tensor.dtype)).numpy())
 
 
 def _bytes_weight(tensor: torch.Tensor) -> Weight:
@@ -98,7 +96,7 @@ def _bytes_weight(tensor: torch.Tensor) -> Weight:
     if not storage.nbytes():
         return Weight("u8", np.empty(0, dtype=np.uint8))
     flat = torch.empty(0, dtype=width).set_(storage)
-    return Weight(_SHORT[width], flat.numpy())
+    return Weight(dtype_name(width), flat.numpy())
 
 
 def _fits(storage: torch.UntypedStorage, dtype: torch.dtype) -> bool:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from precast.artifact.dtypes import DTYPES
 from precast.native.loops.index import Index, as_index, constant, product
 from precast.native.loops.memoize import hashed_once, remembered
-
-ITEM_SIZES = {
-    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
-}  # fmt: skip
-FLOATING = frozenset({"f64", "f32", "f16", "bf16"})
 
 
 @hashed_once
@@ -40,7 +36,7 @@ class Buffer:
     @property
     def byte_size(self) -> Index:
         """Memory from the first to the last element; for dense layouts, all of it."""
-        return product(self.shape) * ITEM_SIZES[self.dtype]
+        return product(self.shape) * DTYPES[self.dtype].item_size
 
     @property
     def is_contiguous(self) -> bool:

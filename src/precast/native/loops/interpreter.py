@@ -15,6 +15,7 @@ from functools import partial
 
 import torch
 
+from precast.graph.tensor_spec import TORCH_DTYPES
 from precast.native.loops.buffers import Buffer, View
 from precast.native.loops.index import Computed, Index, Symbol, Variable, evaluate
 from precast.native.loops.program import (
@@ -67,11 +68,6 @@ def _words(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The low and the high 32 bits."""
     return value & _WORD, (value >> 32) & _WORD
 
-
-DTYPES = {
-    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
-    "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
-}  # fmt: skip
 
 _COMBINATIONS = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin"}
 
@@ -168,7 +164,7 @@ class _Run:
     def allocate(self, buffer: Buffer) -> torch.Tensor:
         extents = zip(buffer.shape, buffer.strides, strict=True)
         length = 1 + sum(max(self.number(size) - 1, 0) * self.number(stride) for size, stride in extents)
-        return torch.zeros(length, dtype=DTYPES[buffer.dtype])
+        return torch.zeros(length, dtype=TORCH_DTYPES[buffer.dtype])
 
     def storage(self, buffer: Buffer) -> torch.Tensor:
         if buffer not in self.memory:
@@ -288,9 +284,9 @@ class _Run:
                 loaded = self.storage(buffer)[torch.where(is_read, offsets, 0)]
                 return torch.where(is_read, loaded, torch.zeros_like(loaded))
             case Constant(number, dtype):
-                return torch.tensor(number, dtype=DTYPES[dtype])
+                return torch.tensor(number, dtype=TORCH_DTYPES[dtype])
             case IndexValue(position, dtype):
-                return self.positions(position).to(DTYPES[dtype])
+                return self.positions(position).to(TORCH_DTYPES[dtype])
             case Apply(operation, arguments, _):
                 function = _SPECIAL.get(operation) or getattr(torch, operation, None)
                 function = function or getattr(torch.special, operation)
@@ -298,7 +294,7 @@ class _Run:
                 assert isinstance(result, torch.Tensor)
                 return result
             case Cast(inner, dtype):
-                return values[id(inner)].to(DTYPES[dtype])
+                return values[id(inner)].to(TORCH_DTYPES[dtype])
             case Named(_, inner):
                 return values[id(inner)]
             case Accumulated(accumulator):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from precast.graph.tensor_spec import dtype_name
-from precast.native.loops.buffers import FLOATING, Buffer, contiguous_strides, whole
+from precast.artifact.dtypes import DTYPES
+from precast.graph.tensor_spec import TORCH_DTYPES, dtype_name
+from precast.native.loops.buffers import Buffer, contiguous_strides, whole
 from precast.native.loops.index import Index, Variable, as_index, atom, constant
-from precast.native.loops.interpreter import DTYPES as TORCH_DTYPES
 from precast.native.loops.program import Accumulate, FallbackStep, Kernel, LibraryCall, Loop, Statement, Step, Store
 from precast.native.loops.scalars import Accumulated, Accumulator, Constant, IndexValue, Load, Scalar, cast
 
@@ -274,7 +274,7 @@ def _stand_in(operand: Operand) -> torch.Tensor:
 
 
 def is_floating(dtype: str) -> bool:
-    return dtype in FLOATING
+    return DTYPES[dtype].is_floating
 
 
 def _nest(variables: tuple[Variable, ...], body: tuple[Statement, ...]) -> tuple[Statement, ...]:

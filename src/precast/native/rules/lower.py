@@ -23,10 +23,11 @@ from torch import fx
 from torch._prims.rng_prims import run_with_rng_state
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from precast.artifact.dtypes import DTYPES
 from precast.errors import LoweringError
 from precast.graph.nodes import has_value, placeholders_of, source_line_of, tensor_of, updating_result_of, value_of
 from precast.graph.tensor_spec import dtype_name
-from precast.native.loops.buffers import ITEM_SIZES, Buffer, contiguous_strides
+from precast.native.loops.buffers import Buffer, contiguous_strides
 from precast.native.loops.index import Index, Symbol, atoms
 from precast.native.loops.program import Argument, Check, FallbackStep, InputUpdate, LoopProgram, SizeSource, Slot, Step
 from precast.native.loops.scalars import Load
@@ -295,7 +296,7 @@ def _copy(source: Buffer, strides: Indices, builder: Builder) -> Buffer:
 
 def _result_of(value: torch.Tensor, node: fx.Node) -> Result:
     dtype = dtype_name(value.dtype)
-    if dtype not in ITEM_SIZES or value.layout is not torch.strided or value.ndim > MAX_RANK:
+    if dtype not in DTYPES or value.layout is not torch.strided or value.ndim > MAX_RANK:
         raise LoweringError(
             f"cannot compile {node.target}: it gives a {value.layout} tensor of {value.dtype} with {value.ndim} dims",
             why=f"the native backend handles dense real tensors of up to {MAX_RANK} dims",

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from precast.graph.tensor_spec import TORCH_DTYPES
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index, constant, product
-from precast.native.loops.interpreter import DTYPES as TORCH_DTYPES
 from precast.native.loops.program import Check, Store
 from precast.native.loops.routines import SCAN_KINDS
 from precast.native.loops.scalars import Constant, IndexValue, Load, Scalar, apply, as_scalar, cast

@@ -19,6 +19,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from precast.artifact.dtypes import DTYPES
 from precast.native.describe import Entry, Storage, describe_entry, state_buffers
 from precast.native.loops.buffers import Buffer, View
 from precast.native.loops.index import Index
@@ -28,7 +29,6 @@ from precast.native.targets.cpu.codegen.kernels import KernelFunction
 from precast.native.targets.cpu.codegen.size_functions import HEADER as SIZES_HEADER
 from precast.native.targets.cpu.codegen.size_functions import size_functions, size_lines
 from precast.native.targets.cpu.codegen.types import (
-    DLPACK_TYPES,
     MEMORY_TYPES,
     Namer,
     identifier,
@@ -331,8 +331,7 @@ def _table(kind: str, name: str, rows: list[str]) -> list[str]:
 
 
 def _dtype_text(dtype: str) -> str:
-    code, bits = DLPACK_TYPES[dtype]
-    return f"{{{code}, {bits}, 1}}"
+    return f"{{{DTYPES[dtype].code}, {DTYPES[dtype].bits}, 1}}"
 
 
 def _list(numbers: Sequence[Index]) -> str:

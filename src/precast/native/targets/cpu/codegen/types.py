@@ -23,10 +23,6 @@ TRUNCATION = {"f16": "precast::truncated_half", "bf16": "precast::truncated"}
 """Half precision → the function that brings such a float into memory's form."""
 _NEAREST = {"f16": "precast::nearest_half"}
 """Half precision → the function that does both at once, where that is faster."""
-DLPACK_TYPES = {
-    "f64": (2, 64), "f32": (2, 32), "f16": (2, 16), "bf16": (4, 16), "i64": (0, 64),
-    "i32": (0, 32), "i16": (0, 16), "i8": (0, 8), "u8": (1, 8), "bool": (6, 8),
-}  # fmt: skip
 
 _KEYWORDS = frozenset({
     "alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class", "const",
