@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from precast.artifact.constants import read_constant
+from precast.artifact.constants import NAMED
 from precast.artifact.expressions import check_expression, symbols_of
 from precast.artifact.schema import (
     ANYTHING,
@@ -220,4 +220,4 @@ def _result(content: Any) -> Result:
 
 
 def _size_or_constant(kind: str, inside: Json) -> SizeLeaf | ConstantLeaf:
-    return ConstantLeaf(read_constant(inside)) if kind == "constant" else SizeLeaf(inside)
+    return ConstantLeaf(NAMED.read(inside)) if kind == "constant" else SizeLeaf(inside)

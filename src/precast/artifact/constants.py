@@ -1,17 +1,26 @@
-"""Plain values as they stand in files, read without torch. The form is that of ``precast.export``.
+"""Plain values as JSON, in files and in caches. Never imports torch.
 
 Numbers, booleans, null and lists stand for themselves; the rest is tagged: ``{"str": "x"}``, ``{"tuple": [1, 2]}``.
+Bare text is a reference, such as to a node, where there is something to refer to. Who has more kinds of values (torch's
+dtypes, classes, …) makes a codec with a table of them: ``graph.constants`` has torch's.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from precast.artifact.schema import Json, brief, damaged
+from precast.errors import ArtifactError, ExportError
 
 MAX_DEPTH = 50
-_NAMED = ("dtype", "layout", "format", "device", "operator")
+Reference = Callable[[object], str | None]
+"""Returns the name of an object that is stored elsewhere, or ``None``."""
+Resolve = Callable[[str], Any]
+"""Returns the object that has a name."""
 
 
 @dataclass(frozen=True)
@@ -45,66 +54,112 @@ def is_same_constant(expected: object, value: object) -> bool:
     return repr(value) == repr(expected) if isinstance(value, float | complex) else bool(expected == value)
 
 
-def read_constant(content: Json, depth: int = 0) -> Any:
-    """The value; whatever is unknown in it is a damaged file."""
-    if depth > MAX_DEPTH:
-        raise damaged("a value is nested too deeply", f"more than {MAX_DEPTH} levels")
-    if content is None or isinstance(content, bool | int | float):
-        return content
-    if isinstance(content, list):
-        return [read_constant(item, depth + 1) for item in content]
-    if not isinstance(content, dict) or len(content) != 1:
-        raise damaged("a value is not as it should be", f"it is {brief(content)}")
-    ((tag, inside),) = content.items()
-    if isinstance(inside, list):
-        return _container(tag, inside, depth)
-    return _tagged(tag, inside)
+class Kind(NamedTuple):
+    """Values beyond Python's plain ones: of which types they are, and the text or plain value that stands for them."""
+
+    types: tuple[type, ...]
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+    content: type = str
 
 
-def _container(tag: str, inside: list[Json], depth: int) -> Any:
-    if tag == "complex":
-        real, imaginary = (_number_from_text(part) for part in [*inside, None, None][:2])
-        return complex(real, imaginary)
-    if tag == "dict":
-        pairs = [item for item in inside if isinstance(item, list) and len(item) == 2]
-        if len(pairs) == len(inside):
-            return {_key(read_constant(key, depth + 1)): read_constant(value, depth + 1) for key, value in pairs}
-    items = [read_constant(item, depth + 1) for item in inside]
-    if tag == "tuple":
-        return tuple(items)
-    if tag == "slice" and len(items) == 3:
-        return slice(*items)
-    raise damaged(f"a value has the tag {tag[:80]!r}", "no such kind of value is known")
+class ConstantCodec:
+    """Writes and reads plain values, and those of further kinds by their tags; no file can make it do more."""
 
+    def __init__(self, kinds: Mapping[str, Kind], tuples: tuple[type, ...] = (tuple,)):
+        self.kinds, self._tuples = kinds, tuples
 
-def _key(key: Any) -> Any:
-    try:
-        hash(key)
-    except TypeError as problem:
-        raise damaged("a dict has a key that cannot be one", str(problem)) from problem
-    return key
+    def write(self, value: Any, reference: Reference = lambda value: None) -> Json:
+        """The JSON form of a constant; ``reference`` names what is stored elsewhere."""
+        if (name := reference(value)) is not None:
+            return name
+        if value is None or isinstance(value, bool | int):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"float": repr(float(value))}
+        if isinstance(value, str):
+            return {"str": value}
+        if isinstance(value, list):
+            return [self.write(item, reference) for item in value]
+        if type(value) in self._tuples:
+            return {"tuple": [self.write(item, reference) for item in value]}
+        if isinstance(value, dict):
+            return {"dict": [[self.write(key), self.write(item, reference)] for key, item in value.items()]}
+        if isinstance(value, slice):
+            return {"slice": [self.write(part, reference) for part in (value.start, value.stop, value.step)]}
+        return self._write_tagged(value, reference)
 
+    def _write_tagged(self, value: Any, reference: Reference) -> Json:
+        if isinstance(value, complex):
+            return {"complex": [value.real.hex(), value.imag.hex()]}
+        if isinstance(value, bytes):
+            return {"bytes": value.hex()}
+        if value is ...:
+            return {"ellipsis": True}
+        for tag, kind in self.kinds.items():
+            if isinstance(value, kind.types):
+                content = kind.write(value)
+                return {tag: content if isinstance(content, str) else self.write(content, reference)}
+        raise ExportError(
+            f"A {type(value).__name__} cannot be saved.",
+            why="a program's file holds tensors, numbers, text, containers of them, and torch's dtypes and devices",
+            fix="Turn it into one of these, or keep it out of the arguments and results.",
+        )
 
-def _number_from_text(text: Json) -> float:
-    try:
-        return float.fromhex(text) if isinstance(text, str) else float("nan")
-    except (ValueError, OverflowError) as problem:
-        raise damaged(f"{str(text)[:80]!r} is no number", str(problem)) from problem
+    def read(self, content: Json, resolve: Resolve | None = None, depth: int = 0) -> Any:
+        """The value again; ``resolve`` finds what a reference names. Whatever is unknown in it is a damaged file."""
+        if depth > MAX_DEPTH:
+            raise damaged("a value is nested too deeply", f"more than {MAX_DEPTH} levels")
+        if content is None or isinstance(content, bool | int | float):
+            return content
+        if isinstance(content, str):
+            if resolve is None:
+                raise damaged(f"a value refers to {content[:80]!r}", "nothing can be referred to here")
+            return resolve(content)
+        if isinstance(content, list):
+            return [self.read(item, resolve, depth + 1) for item in content]
+        if len(content) != 1:
+            raise damaged("a value has no single tag", f"it is {brief(content)}")
+        ((tag, inside),) = content.items()
+        try:
+            return self._read_tagged(tag, inside, resolve, depth + 1)
+        except ArtifactError:
+            raise
+        except (ValueError, LookupError, RuntimeError, TypeError, OverflowError) as problem:
+            raise damaged(f"the {tag[:80]} {brief(inside)!r} is unknown", str(problem)) from problem
 
-
-def _tagged(tag: str, inside: Json) -> Any:
-    if tag == "ellipsis":
-        return ...
-    if isinstance(inside, str):
-        if tag == "str":
-            return inside
-        if tag == "float" and inside in ("nan", "inf", "-inf"):
-            return float(inside)
-        if tag == "bytes":
-            try:
+    def _read_tagged(self, tag: str, inside: Any, resolve: Resolve | None, depth: int) -> Any:
+        match tag, inside:
+            case "str", str():
+                return inside
+            case "float", ("nan" | "inf" | "-inf"):
+                return float(inside)
+            case "bytes", str():
                 return bytes.fromhex(inside)
-            except ValueError as problem:
-                raise damaged("bytes are not as they should be", str(problem)) from problem
-        if tag in _NAMED and len(inside) <= 200:
-            return Named(tag, inside)
-    raise damaged(f"a value has the tag {tag[:80]!r}", "no such kind of value is known")
+            case "complex", [str(real), str(imaginary)]:
+                return complex(float.fromhex(real), float.fromhex(imaginary))
+            case "tuple", [*items]:
+                return tuple(self.read(item, resolve, depth) for item in items)
+            case "slice", [_, _, _]:
+                return slice(*(self.read(part, resolve, depth) for part in inside))
+            case "dict", [*pairs] if all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+                return {self.read(key, None, depth): self.read(value, resolve, depth) for key, value in pairs}
+            case "ellipsis", _:
+                return ...
+        kind = self.kinds.get(tag)
+        value = inside if kind is None or isinstance(inside, str) else self.read(inside, resolve, depth)
+        if kind is None or not isinstance(value, kind.content):
+            raise damaged(f"a value has the tag {tag[:80]!r}", "no such kind of value is known")
+        return kind.read(value)
+
+
+def _named(kind: str, name: str) -> Named:
+    if len(name) > 200:
+        raise ValueError("that is no name of anything")
+    return Named(kind, name)
+
+
+NAMED = ConstantCodec(
+    {kind: Kind((), str, partial(_named, kind)) for kind in ("dtype", "layout", "format", "device", "operator")}
+)
+"""What is torch's has only a name here."""

@@ -12,7 +12,7 @@ import sys
 from collections import UserDict
 from typing import Any, NamedTuple
 
-from precast.artifact.constants import read_constant
+from precast.artifact.constants import NAMED
 from precast.artifact.schema import Json, brief, damaged
 
 COUNTERS = frozenset({"cumulative_length", "cumulative_length_int", "_seen_tokens"})
@@ -122,7 +122,7 @@ def _node(kind: str, context: Json, children: tuple[Tree, ...]) -> Tree:
 
 
 def _keys(content: Json) -> tuple[Any, ...]:
-    keys = read_constant(content)
+    keys = NAMED.read(content)
     if not isinstance(keys, list):
         raise _misshapen("the keys of a mapping are a list")
     try:

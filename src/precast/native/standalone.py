@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 
 # Gives operators of ours their names.
 import precast.ops.own_operators  # noqa: F401
+from precast.graph.constants import TORCH_CONSTANTS
 from precast.runtime.entry import Entry
 
 
@@ -97,7 +98,7 @@ def _call(content: dict[str, Any]) -> _OperatorCall:
     return _OperatorCall(
         _function(content["operator"]),
         _read(content["arguments"]),
-        dict(_read(content["keywords"])),
+        _read(content["keywords"]),
         content["output"],
     )
 
@@ -116,24 +117,13 @@ class _Value:
 
 
 def _read(content: Any) -> Any:
-    match content:
-        case {"value": number}:
-            return _Value(number)
-        case {"items": items}:
-            return {key: _read(item) for key, item in items}
-        case {"torch": name}:
-            return getattr(torch, name)
-        case {"device": name}:
-            return torch.device(name)
-        case list():
-            return [_read(item) for item in content]
-    return content
+    return TORCH_CONSTANTS.read(content, lambda number: _Value(int(number)))
 
 
 def _filled(arguments: Any, values: dict[int, Any]) -> Any:
     if isinstance(arguments, _Value):
         return values[arguments.number]
-    if isinstance(arguments, list):
+    if isinstance(arguments, list | tuple):
         return [_filled(item, values) for item in arguments]
     if isinstance(arguments, dict):
         return {key: _filled(item, values) for key, item in arguments.items()}
@@ -146,7 +136,7 @@ def _read_result(content: dict[str, Any]) -> Callable[[dict[int, Any]], Any]:
             return operator.itemgetter(number)
         case {"root": root, "views": views}:
             return _ViewResult(root, tuple(map(_view, views)))
-    constant = content["constant"]
+    constant = _read(content["constant"])
     return lambda values: constant
 
 

@@ -18,6 +18,8 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from precast.errors import ExportError
+from precast.graph.constants import TORCH_CONSTANTS
 from precast.graph.nodes import tensor_of, value_of
 from precast.native.call import CompiledGraph, NativeStep, TorchStep
 from precast.native.loops.buffers import Buffer
@@ -150,8 +152,6 @@ def _atom(content: Any) -> Atom:
     return Extreme(kind, first, second)
 
 
-_PLAIN = (type(None), bool, int, float, str)
-_TORCH_NAMES = (torch.dtype, torch.layout, torch.memory_format)
 _OPERATORS = ("aten", "prims", random_seed.namespace)
 _RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
@@ -168,7 +168,7 @@ def graph_data(graph: CompiledGraph, stored: StoredGraph) -> bytes | None:
         numbers: dict[fx.Node, int] = {node: number for number, node in enumerate(graph.placeholders)}
         steps = [_told_step(each.step, each.dead, numbers) for each in graph.steps]
         results = [_told_result(result, numbers) for result in graph.split.results]
-    except Untellable:
+    except (Untellable, ExportError):
         return None
     content = {"stored": json.loads(stored.to_bytes()), "steps": steps, "results": results}
     return json.dumps(content).encode()
@@ -209,28 +209,14 @@ def _number(node: fx.Node, numbers: dict[fx.Node, int]) -> int:
 
 
 def _told(value: object, numbers: dict[fx.Node, int]) -> Any:
-    if isinstance(value, fx.Node):
-        return {"value": _number(value, numbers)}
-    if type(value) in _PLAIN:
-        return value
-    if isinstance(value, tuple | list):
-        return [_told(item, numbers) for item in value]
-    if isinstance(value, dict):
-        return {"items": [[key, _told(item, numbers)] for key, item in value.items()]}
-    if isinstance(value, _TORCH_NAMES):
-        return {"torch": str(value).removeprefix("torch.")}
-    if isinstance(value, torch.device):
-        return {"device": str(value)}
-    raise Untellable
+    return TORCH_CONSTANTS.write(value, lambda each: str(_number(each, numbers)) if isinstance(each, fx.Node) else None)
 
 
 def _told_result(result: object, numbers: dict[fx.Node, int]) -> dict[str, Any]:
     if isinstance(result, fx.Node):
         return {"value": _number(result, numbers)}
     if not isinstance(result, ViewChain):
-        if type(result) not in _PLAIN:
-            raise Untellable
-        return {"constant": result}
+        return {"constant": TORCH_CONSTANTS.write(result)}
     root = _number(result.root, numbers)
     return {"root": root, "views": [_told_view(view) for view in result.views]}
 

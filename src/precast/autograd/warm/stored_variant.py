@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from operator import attrgetter
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from torch.utils import _pytree as pytree
 
+from precast.artifact.constants import Kind
+from precast.artifact.trees import class_name
 from precast.autograd.boundary.autograd_function import TrainingFacts
 from precast.autograd.boundary.mutations import Update
 from precast.autograd.boxing import Compiled
@@ -27,11 +29,11 @@ from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.variants.compiled import CompiledVariant, OutputPlan, Overlap
 from precast.autograd.warm.later import Later
+from precast.errors import ExportError
 from precast.graph.compilation import Compilation
+from precast.graph.constants import torch_codec
 from precast.graph.opened_objects import Held
 from precast.trace.capture.argument_containers import ArgumentContainer
-
-_PLAIN = (type(None), bool, int, float, str)
 
 Build = Callable[[Iterator[Any]], Any]
 """Takes as many leaves as it needs, and gives the container."""
@@ -62,8 +64,8 @@ def _function_data(function: Any, kind: Any) -> Any:
         return {"type": next(name for name, known in _BUILT_IN.items() if known is kind)}
     if isinstance(function, partial):
         held = {"args": constant_data(function.args), "keywords": constant_data(function.keywords)}
-        return {"partial": _name_data(function.func), **held}
-    return _name_data(function)
+        return {"partial": _name(function.func), **held}
+    return {"function": _name(function)}
 
 
 _BUILT_IN = {"tuple": tuple, "list": list, "dict": dict}
@@ -74,65 +76,51 @@ def _function(data: Any) -> Callable[[Sequence[Any], Any], Any]:
         return pytree.SUPPORTED_NODES[_BUILT_IN[data["type"]]].unflatten_fn
     if "partial" in data:
         return partial(_named(data["partial"]), *constant_of(data["args"]), **constant_of(data["keywords"]))
-    found: Callable[[Sequence[Any], Any], Any] = _named(data)
+    found: Callable[[Sequence[Any], Any], Any] = _named(data["function"])
     return found
 
 
-def _name_data(value: Any) -> dict[str, str]:
-    named = {"module": value.__module__, "name": value.__qualname__}
-    if "<" in value.__qualname__ or _named(named) is not value:
+def _name(value: Any) -> str:
+    name = class_name(value)
+    if "<" in name or _named(name) is not value:
         raise Indescribable(f"the container of type {value.__qualname__}")
-    return named
+    return name
 
 
-def _named(data: dict[str, str]) -> Any:
-    found: Any = sys.modules.get(data["module"])
-    for part in data["name"].split("."):
+def _named(name: str) -> Any:
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
         found = getattr(found, part, None)
     if found is None:
-        raise Indescribable(f"{data['module']}.{data['name']}, which is not there")
+        raise Indescribable(f"{name}, which is not there")
     return found
+
+
+_CONSTANTS = torch_codec(
+    **{"class": Kind((type,), _name, _named)},
+    held=Kind((Held,), attrgetter("attributes"), Held, dict),
+    argument=Kind((ArgumentContainer,), attrgetter("number"), ArgumentContainer, int),
+)
+_BASES = (int, float, complex, str, bytes, list, dict)
+_PLAIN = frozenset({bool, *_BASES})
 
 
 def constant_data(value: Any) -> Any:
     """A plain value as data. Raises Indescribable for any other."""
-    if type(value) in _PLAIN:
-        return value
-    if type(value) is list or type(value) is tuple:
-        return {type(value).__name__: [constant_data(item) for item in value]}
-    if type(value) is dict:
-        return {"dict": [[constant_data(key), constant_data(item)] for key, item in value.items()]}
-    if isinstance(value, type):
-        return {"class": _name_data(value)}
-    if isinstance(value, torch.dtype | torch.device):
-        return {type(value).__name__: str(value).removeprefix("torch.")}
-    if isinstance(value, Held):
-        return {"held": constant_data(value.attributes)}
-    if isinstance(value, ArgumentContainer):
-        return {"argument": value.number}
-    raise Indescribable(f"a container that knows of a {type(value).__name__}")
+    try:
+        return _CONSTANTS.write(value, _refuse_subclass)
+    except ExportError as problem:
+        raise Indescribable(f"a container that knows of something else: {problem.args[0].partition('.')[0]}") from None
 
 
-def constant_of(data: Any) -> Any:
-    """The value again."""
-    match data:
-        case {"list": items}:
-            return [constant_of(item) for item in items]
-        case {"tuple": items}:
-            return tuple(constant_of(item) for item in items)
-        case {"dict": items}:
-            return {constant_of(key): constant_of(item) for key, item in items}
-        case {"class": name}:
-            return _named(name)
-        case {"held": attributes}:
-            return Held(constant_of(attributes))
-        case {"dtype": name}:
-            return getattr(torch, name)
-        case {"device": name}:
-            return torch.device(name)
-        case {"argument": number}:
-            return ArgumentContainer(number)
-    return data
+def _refuse_subclass(value: object) -> None:
+    """What a class makes of a number or a container would be lost."""
+    if isinstance(value, _BASES) and type(value) not in _PLAIN:
+        raise Indescribable(f"a container that knows of a {type(value).__name__}")
+
+
+constant_of = _CONSTANTS.read
 
 
 @runtime_checkable
