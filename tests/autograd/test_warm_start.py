@@ -7,6 +7,7 @@ import sys
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from enum import IntEnum
 from os import getenv
 from time import perf_counter
 from types import SimpleNamespace
@@ -79,6 +80,14 @@ def recorded(x, record, seen):
     return record, Record(x * 2, 0, x.dtype)
 
 
+class Level(IntEnum):
+    LOW = 1
+
+
+def leveled(x):
+    return {"out": x + 1, "level": Level.LOW}
+
+
 class Scale(torch.nn.Module):
     powers = (2,)
 
@@ -114,6 +123,11 @@ def test_a_second_start_does_not_trace(start):
     net = Net()
     assert start(net, ones())
     assert not start(net, ones())
+
+
+def test_a_second_start_returns_members_of_enumerations(options):
+    for _ in range(2):
+        assert type(aot_function(leveled, StandAloneCompiler(options))(ones())["level"]) is Level
 
 
 def test_a_second_start_changes_the_callers_containers(options):

@@ -2,17 +2,19 @@
 
 ``({"a": *},)`` is ``["tuple", [], [["dict", [{"str": "a"}], ["*"]]]]``. Classes are named, never imported.
 
-Classes that files name and never import: which of them this process knows, and of which it may make objects.
+Classes that files name and never import: which of them this process knows, and of which it may make objects. With
+torch, ``export.serialize.trees`` makes trees of torch's own from what is read here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections import UserDict
+from collections import OrderedDict, UserDict, defaultdict, deque
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from precast.artifact.constants import NAMED
+from precast.artifact.constants import NAMED, ConstantCodec
 from precast.artifact.schema import Json, brief, damaged
 
 COUNTERS = frozenset({"cumulative_length", "cumulative_length_int", "_seen_tokens"})
@@ -33,6 +35,15 @@ def find_class(name: str) -> Any:
     return found
 
 
+def registered_class(name: str | None) -> tuple[type, Any] | None:
+    """The class of that name and how torch's pytree takes it apart, if this process has it registered there."""
+    pytree = sys.modules.get("torch.utils._pytree")
+    for kind, node in pytree.SUPPORTED_NODES.items() if pytree is not None else ():
+        if isinstance(kind, type) and class_name(kind) == name:
+            return kind, node
+    return None
+
+
 def is_attribute_name(name: object) -> bool:
     """Whether a file may set an attribute of that name: none that Python itself reads."""
     return isinstance(name, str) and name.isidentifier() and not name.startswith("__")
@@ -50,8 +61,10 @@ def is_container_class(kind: object) -> bool:
 
 MAX_DEPTH = 100
 MAX_CHILDREN = 1_000_000
-_SEQUENCES = ("tuple", "list", "deque")
-_MAPPINGS = ("dict", "OrderedDict", "defaultdict")
+SEQUENCES: dict[str, type] = {"tuple": tuple, "list": list, "deque": deque}
+MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict, "defaultdict": defaultdict}
+FACTORIES: dict[str, type] = {"int": int, "float": float, "list": list, "dict": dict, "set": set}
+"""What a defaultdict in a file may make its values with."""
 
 
 class Tree(NamedTuple):
@@ -77,8 +90,8 @@ class Tree(NamedTuple):
         return 1 if self.is_leaf else sum(child.leaf_count() for child in self.children)
 
 
-def read_tree(content: Json, depth: int = 0) -> Tree:
-    """The tree; whatever is unknown in it is a damaged file."""
+def read_tree(content: Json, constants: ConstantCodec = NAMED, depth: int = 0) -> Tree:
+    """The tree; whatever is unknown in it is a damaged file. ``constants`` reads its keys."""
     if content == "*":
         return Tree()
     if not isinstance(content, list) or len(content) != 3 or depth > MAX_DEPTH:
@@ -86,25 +99,25 @@ def read_tree(content: Json, depth: int = 0) -> Tree:
     kind, context, children = content
     if not isinstance(kind, str) or not isinstance(children, list) or len(children) > MAX_CHILDREN:
         raise _misshapen(f"it holds {brief(content)}")
-    below = tuple(read_tree(child, depth + 1) for child in children)
-    tree = _node(kind, context, below)
-    if tree.kind in (*_MAPPINGS, "namedtuple", "object") and len(tree.keys) != len(below):
+    below = tuple(read_tree(child, constants, depth + 1) for child in children)
+    tree = _node(kind, context, below, constants)
+    if tree.kind in (*MAPPINGS, "namedtuple", "object") and len(tree.keys) != len(below):
         raise _misshapen(f"a {tree.kind} has other keys than values")
     return tree
 
 
-def _node(kind: str, context: Json, children: tuple[Tree, ...]) -> Tree:
+def _node(kind: str, context: Json, children: tuple[Tree, ...], constants: ConstantCodec) -> Tree:
     if kind == "deque" and context is not None and not (type(context) is int and len(children) <= context < 2**62):
         raise _misshapen(f"a deque of {len(children)} has the length {brief(context)}")
-    if kind in _SEQUENCES:
+    if kind in SEQUENCES:
         return Tree(kind, (), children, context=context)
     if kind in ("dict", "OrderedDict"):
-        return Tree(kind, _keys(context), children)
+        return Tree(kind, _keys(context, constants), children)
     if not isinstance(context, list) or len(context) not in (2, 3):
         raise _misshapen(f"a {kind[:80]} holds {brief(context)}")
     name, rest, *fields = context
     if kind == "defaultdict":
-        return Tree(kind, _keys(rest), children, context=name)
+        return Tree(kind, _keys(rest, constants), children, context=name)
     if kind not in ("namedtuple", "class", "object") or not isinstance(name, str) or len(name) > 500:
         raise _misshapen(f"it holds a {kind[:80]}")
     if kind == "namedtuple":
@@ -112,7 +125,7 @@ def _node(kind: str, context: Json, children: tuple[Tree, ...]) -> Tree:
         if not all(isinstance(field, str) and field.isidentifier() for field in names) or len(set(names)) < len(names):
             raise _misshapen("the fields of a named tuple are no names, or one stands twice")
         return Tree(kind, names, children, name)
-    known = _keys(fields[0]) if fields else ()
+    known = _keys(fields[0], constants) if fields else ()
     if kind == "object":
         held = rest if isinstance(rest, dict) else {}
         if not all(map(is_attribute_name, (*known, *held))) or not all(isinstance(each, str) for each in held.values()):
@@ -121,8 +134,8 @@ def _node(kind: str, context: Json, children: tuple[Tree, ...]) -> Tree:
     return Tree(kind, known if len(known) == len(children) else (), children, name, rest)
 
 
-def _keys(content: Json) -> tuple[Any, ...]:
-    keys = NAMED.read(content)
+def _keys(content: Json, constants: ConstantCodec) -> tuple[Any, ...]:
+    keys = constants.read(content)
     if not isinstance(keys, list):
         raise _misshapen("the keys of a mapping are a list")
     try:
@@ -131,6 +144,18 @@ def _keys(content: Json) -> tuple[Any, ...]:
     except TypeError as problem:
         raise _misshapen(str(problem)) from problem
     return tuple(keys)
+
+
+def node_text(kind: str | None, keys: Iterable[Any], children: Sequence[str], name: str) -> str:
+    """A container as people write it, from the texts of its children: ``(*, {'mask': *})``; others by their name."""
+    inside = ", ".join(children)
+    if kind == "tuple":
+        return f"({inside}{',' if len(children) == 1 else ''})"
+    if kind == "list":
+        return f"[{inside}]"
+    if kind == "dict":
+        return "{" + ", ".join(f"{key!r}: {child}" for key, child in zip(keys, children, strict=True)) + "}"
+    return f"{name}({inside})"
 
 
 def _misshapen(why: str) -> Exception:

@@ -12,10 +12,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from precast.artifact.schema import Json
-from precast.artifact.trees import class_name
 from precast.errors import ExportError, InputTypeError, InputValueError
 from precast.export.export import export
 from precast.export.program import ExportedProgram
@@ -24,7 +22,6 @@ from precast.export.serialize.expressions import expression_to_json
 from precast.export.serialize.symbols import sizes_to_json
 from precast.export.serialize.trees import tree_to_json
 from precast.graph.nodes import value_of
-from precast.graph.opened_objects import Held, Opened, child_keys
 from precast.graph.program import Program
 from precast.graph.signature import ConstantArgument, InputKind, OutputKind
 from precast.graph.sizes import SymbolicSizes
@@ -46,8 +43,8 @@ def call_to_json(
     guards = sizes_to_json(sizes, {})["guards"]
     return {
         "argument_names": list(exported.origin.argument_names),
-        "in_tree": _tree(signature.in_tree),
-        "out_tree": _tree(signature.out_tree),
+        "in_tree": tree_to_json(signature.in_tree, with_fields=True),
+        "out_tree": tree_to_json(signature.out_tree, with_fields=True),
         "leaves": [_leaf(program, number) for number in range(len(signature.inputs)) if _is_leaf(program, number)],
         "results": [_result(node, output) for node, spec, output in results if _is_returned(spec.kind)],
         "updates": [
@@ -113,32 +110,6 @@ def _result(node: object, output: int | None) -> Json:
 
 def _expression(size: int | torch.SymInt) -> Json:
     return expression_to_json(as_size(size))
-
-
-def _tree(tree: pytree.TreeSpec) -> Json:
-    """The tree with the names of fields of classes, so that they can be told without the class."""
-    content = tree_to_json(tree)
-    if not isinstance(content, list):
-        return content
-    kind, context, _ = content
-    children: list[Json] = [_tree(child) for child in tree.children()]
-    fields: list[Json] = [constant_to_json(key) for key in _fields(tree)] if kind == "class" else []
-    if tree.type is Opened:
-        return ["object", [class_name(tree.context[0]), _held_classes(tree.context[2:]), fields], children]
-    if kind == "class" and isinstance(context, list):
-        context = [*context, fields]
-    return [kind, context, children]
-
-
-def _held_classes(held: Sequence[Held]) -> Json:
-    """The classes that an object holds besides its parts, by attribute; nothing else can be in a file."""
-    return {name: class_name(value) for each in held for name, value in each.attributes.items()}
-
-
-def _fields(tree: pytree.TreeSpec) -> list[Any]:
-    """What the class calls its children, if it says so."""
-    keys = [getattr(key, "name", getattr(key, "key", None)) for key in child_keys(tree)]
-    return keys if all(isinstance(key, str) for key in keys) else []
 
 
 DEFAULT_NAME = "forward"

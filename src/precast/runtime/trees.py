@@ -7,7 +7,7 @@ whose class is loaded; any other comes back as a ``Record``.
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections import defaultdict, deque, namedtuple
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from keyword import iskeyword
@@ -15,13 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from precast.artifact.constants import Named
-from precast.artifact.schema import Json
-from precast.artifact.trees import COUNTERS, Tree, class_name, find_class, is_container_class
-
-_FACTORIES: dict[str, type] = {"int": int, "float": float, "list": list, "dict": dict, "set": set}
-_MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict, "defaultdict": defaultdict}
-_SEQUENCES: dict[str, type] = {"tuple": tuple, "list": list, "deque": deque}
+from precast.artifact.constants import NAMED, Named
+from precast.artifact.trees import (
+    COUNTERS,
+    FACTORIES,
+    MAPPINGS,
+    SEQUENCES,
+    Tree,
+    class_name,
+    find_class,
+    is_container_class,
+    node_text,
+    registered_class,
+)
 
 
 class Record:
@@ -81,13 +87,13 @@ def unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     children = [unflatten(child, leaves) for child in tree.children]
     if tree.kind in ("tuple", "list"):
-        return _SEQUENCES[tree.kind](children)
+        return SEQUENCES[tree.kind](children)
     if tree.kind == "deque":
         return deque(children, tree.context if isinstance(tree.context, int) else None)
     if tree.kind == "defaultdict":
-        return defaultdict(_FACTORIES.get(str(tree.context)), zip(tree.keys, children, strict=True))
-    if tree.kind in _MAPPINGS:
-        return _MAPPINGS[tree.kind](zip(tree.keys, children, strict=True))
+        return defaultdict(FACTORIES.get(str(tree.context)), zip(tree.keys, children, strict=True))
+    if tree.kind in MAPPINGS:
+        return MAPPINGS[tree.kind](zip(tree.keys, children, strict=True))
     if tree.kind == "namedtuple":
         return _named_tuple(tree)(*children)
     return _object(tree, children) if tree.kind == "object" else _instance(tree, children)
@@ -97,36 +103,27 @@ def tree_text(tree: Tree) -> str:
     """A tree as people write it: ``(*, {'mask': *})``."""
     if tree.is_leaf:
         return "*"
-    children = [tree_text(child) for child in tree.children]
-    if tree.kind in ("tuple", "list"):
-        opening, closing = ("(", ")") if tree.kind == "tuple" else ("[", "]")
-        return opening + ", ".join(children) + ("," if tree.kind == "tuple" and len(children) == 1 else "") + closing
-    if tree.kind == "dict":
-        return "{" + ", ".join(f"{key!r}: {child}" for key, child in zip(tree.keys, children, strict=True)) + "}"
     name = (tree.class_name or str(tree.kind)).rpartition(":")[2]
-    return f"{name}({', '.join(children)})"
+    return node_text(tree.kind, tree.keys, [tree_text(child) for child in tree.children], name)
 
 
 def value_text(value: Any, depth: int = 0) -> str:
     """The structure of a call that was given, with ``*`` for whatever is no plain container."""
-    if depth < 20 and isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        parts = [value_text(item, depth + 1) for item in value]
-        if isinstance(value, list):
-            return f"[{', '.join(parts)}]"
-        return "(" + ", ".join(parts) + ("," if len(parts) == 1 else "") + ")"
-    if depth < 20 and isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {value_text(item, depth + 1)}" for key, item in value.items()) + "}"
-    return "*"
+    kind = next((kind for kind in (list, tuple, dict) if isinstance(value, kind)), None)
+    if kind is None or hasattr(value, "_fields") or depth >= 20:
+        return "*"
+    items = value.values() if kind is dict else value
+    return node_text(kind.__name__, value, [value_text(item, depth + 1) for item in items], "")
 
 
 def _children(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
     """The steps to the children and the children, in the tree's order; None if the value is something else."""
-    if tree.kind in _SEQUENCES:
-        if _is_plain(value, _SEQUENCES[tree.kind]):
+    if tree.kind in SEQUENCES:
+        if _is_plain(value, SEQUENCES[tree.kind]):
             return [(f"[{position}]", item) for position, item in enumerate(value)]
         return None
-    if tree.kind in _MAPPINGS:
-        if _is_plain(value, _MAPPINGS[tree.kind]) and set(value) == set(tree.keys):
+    if tree.kind in MAPPINGS:
+        if _is_plain(value, MAPPINGS[tree.kind]) and set(value) == set(tree.keys):
             return [(f"[{key!r}]", value[key]) for key in tree.keys]
         return None
     if tree.kind == "namedtuple":
@@ -187,7 +184,7 @@ def _is_plain(value: Any, kind: type) -> bool:
 
 
 def _class_children(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
-    node = _registered(tree.class_name)
+    node = registered_class(tree.class_name)
     if node is not None and isinstance(value, node[0]):
         children, _ = node[1].flatten_fn(value)
         keys = tree.keys or tuple(range(len(tree.children)))
@@ -197,37 +194,25 @@ def _class_children(tree: Tree, value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def _registered(name: str | None) -> tuple[type, Any] | None:
-    pytree = sys.modules.get("torch.utils._pytree")
-    for kind, node in pytree.SUPPORTED_NODES.items() if pytree is not None else ():
-        if isinstance(kind, type) and f"{kind.__module__}:{kind.__qualname__}" == name:
-            return kind, node
-    return None
-
-
 def _instance(tree: Tree, children: list[Any]) -> Any:
-    node = _registered(tree.class_name)
+    node = registered_class(tree.class_name)
     assert tree.class_name is not None, "checked when it was read"
     if node is None:
         return Record(tree.class_name, tree.keys, children)
-    return node[1].unflatten_fn(children, _context(tree.context))
+    return node[1].unflatten_fn(children, _context(NAMED.read(tree.context)))
 
 
-def _context(content: Json) -> Any:
-    """What a class keeps besides its children; classes among it are named."""
-    match content:
-        case {"str": text}:
-            return text
-        case {"tuple": list() as items}:
-            return tuple(map(_context, items))
-        case {"dict": [[{"str": "__class__"}, {"str": str() as name}]]}:
-            found = _registered(name)
+def _context(value: Any) -> Any:
+    """What a class keeps besides its children: classes among it are named, and so are torch's own values."""
+    match value:
+        case {"__class__": str(name)}:
+            found = registered_class(name)
             return found[0] if found else None
-        case {"dict": list() as pairs}:
-            return {_context(key): _context(value) for key, value in pairs}
-        case list():
-            return list(map(_context, content))
-    return content
+        case list() | tuple():
+            return type(value)(map(_context, value))
+        case Named():
+            return _of_torch(value)
+    return value
 
 
 def _named_tuple(tree: Tree) -> Any:

@@ -4,35 +4,40 @@ Classes are named, never imported: one that the loading process does not know is
 which are made again from their fields.
 """
 
-from collections import OrderedDict, defaultdict, deque, namedtuple
-from collections.abc import Callable
+from collections import defaultdict, deque, namedtuple
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
 from precast.artifact.schema import Json, damaged
-from precast.artifact.trees import class_name, find_class, is_attribute_name
+from precast.artifact.trees import (
+    FACTORIES,
+    MAPPINGS,
+    SEQUENCES,
+    Tree,
+    class_name,
+    find_class,
+    is_attribute_name,
+    read_tree,
+    registered_class,
+)
 from precast.errors import ArtifactError, ExportError
-from precast.export.serialize.constants import constant_from_json, constant_to_json
-from precast.graph.opened_objects import Held, Opened, is_container_class
+from precast.export.serialize.constants import CONSTANTS, constant_from_json, constant_to_json
+from precast.graph.opened_objects import Held, Opened, child_keys, is_container_class
 
-MAX_DEPTH = 100
-MAX_LEAVES = 1_000_000
-_BUILTIN: dict[str, type] = {
-    "tuple": tuple,
-    "list": list,
-    "dict": dict,
-    "OrderedDict": OrderedDict,
-    "deque": deque,
-}
-_NAMES = {kind: name for name, kind in _BUILTIN.items()}
+_NAMES = {kind: name for name, kind in (SEQUENCES | MAPPINGS).items() if kind is not defaultdict}
 
 
-def tree_to_json(tree: pytree.TreeSpec) -> Json:
-    """A leaf is ``"*"``; a node is its kind, its context, and its children."""
+def tree_to_json(tree: pytree.TreeSpec, *, with_fields: bool = False) -> Json:
+    """A leaf is ``"*"``; a node is its kind, its context, and its children.
+
+    ``with_fields`` adds what classes call their children, so that it can be told without the class; opened objects are
+    told by their own class then.
+    """
     if tree.is_leaf():
         return "*"
-    children: Json = [tree_to_json(child) for child in tree.children()]
+    children: Json = [tree_to_json(child, with_fields=with_fields) for child in tree.children()]
     if tree.type in _NAMES:
         return [_NAMES[tree.type], constant_to_json(_keys(tree)), children]
     if tree.type is defaultdict:
@@ -40,7 +45,12 @@ def tree_to_json(tree: pytree.TreeSpec) -> Json:
         return ["defaultdict", [_factory_name(factory), constant_to_json(keys)], children]
     if tree.type is namedtuple:
         return ["namedtuple", [class_name(tree.context), list(tree.context._fields)], children]
-    return ["class", [class_name(tree.type), _context_to_json(tree)], children]
+    context, fields = _context_to_json(tree), _fields(tree)
+    if not with_fields:
+        return ["class", [class_name(tree.type), context], children]
+    if tree.type is Opened:
+        return ["object", [class_name(tree.context[0]), _held_classes(tree.context[2:]), fields], children]
+    return ["class", [class_name(tree.type), context, fields], children]
 
 
 def _keys(tree: pytree.TreeSpec) -> Any:
@@ -48,10 +58,18 @@ def _keys(tree: pytree.TreeSpec) -> Any:
 
 
 def _factory_name(factory: Any) -> Json:
-    return getattr(factory, "__name__", None) if factory in (None, *_FACTORIES.values()) else None
+    return getattr(factory, "__name__", None) if factory in (None, *FACTORIES.values()) else None
 
 
-_FACTORIES: dict[str, type] = {"int": int, "float": float, "list": list, "dict": dict, "set": set}
+def _held_classes(held: Sequence[Held]) -> Json:
+    """The classes that an object holds besides its parts, by attribute; nothing else can be in a file."""
+    return {name: class_name(value) for each in held for name, value in each.attributes.items()}
+
+
+def _fields(tree: pytree.TreeSpec) -> Json:
+    """What the class calls its children, if it says so."""
+    keys = [getattr(key, "name", getattr(key, "key", None)) for key in child_keys(tree)]
+    return constant_to_json(keys) if all(isinstance(key, str) for key in keys) else []
 
 
 def _context_to_json(tree: pytree.TreeSpec) -> Json:
@@ -76,47 +94,41 @@ def _as_constant(context: Any) -> Any:
     return context
 
 
-def tree_from_json(content: Json, depth: int = 0) -> pytree.TreeSpec:
+def tree_from_json(content: Json) -> pytree.TreeSpec:
     """The tree again, over the classes that this process has registered."""
-    if content == "*":
+    return _spec(read_tree(content, CONSTANTS))
+
+
+def _spec(tree: Tree) -> pytree.TreeSpec:
+    if tree.is_leaf:
         return pytree.treespec_leaf()
-    kind, context, children = content if isinstance(content, list) and len(content) == 3 else (None, None, None)
-    if depth > MAX_DEPTH or not isinstance(children, list):
-        raise damaged("a tree of arguments is not as it should be", f"it holds {str(content)[:80]}")
-    if len(children) > MAX_LEAVES:
-        raise damaged("a tree of arguments is too large", f"it has {len(children)} children")
-    specs = [tree_from_json(child, depth + 1) for child in children]
-    node, node_context = _node(kind, context)
-    keys = node_context[1] if node is defaultdict else node_context
-    if node in (dict, OrderedDict, defaultdict) and len(keys) != len(specs):
-        raise damaged("a tree of arguments is not as it should be", "a dict has other keys than values")
-    if node is Opened and len(node_context[1]) != len(specs):
+    kind, context = _node(tree)
+    if kind is Opened and len(context[1]) != len(tree.children):
         raise damaged("a tree of arguments is not as it should be", "an object has other attributes than values")
-    return pytree.TreeSpec(node, node_context, specs)
+    return pytree.TreeSpec(kind, context, [_spec(child) for child in tree.children])
 
 
-def _node(kind: Json, context: Json) -> tuple[Any, Any]:
-    if isinstance(kind, str) and kind in _BUILTIN:
-        value = constant_from_json(context)
-        if kind in ("tuple", "list"):
-            return _BUILTIN[kind], None
-        if kind == "deque":
-            return deque, value
-        if not isinstance(value, list):
-            raise damaged("a dict in a tree of arguments is not as it should be", "its keys are a list")
-        return _BUILTIN[kind], value
-    if not isinstance(context, list) or len(context) != 2:
-        raise damaged("a tree of arguments is not as it should be", f"a {kind} holds {str(context)[:80]}")
-    if kind == "defaultdict":
-        return defaultdict, [_FACTORIES.get(str(context[0])), constant_from_json(context[1])]
-    if kind == "namedtuple" and isinstance(context[1], list):
-        return namedtuple, _namedtuple_class(str(context[0]), [str(field) for field in context[1]])
-    if kind == "class":
-        found = _registered_class(str(context[0]))
-        if found is Opened:
-            return found, _checked_attributes(_with_classes(constant_from_json(context[1]), _class_to_open))
-        return found, _with_classes(constant_from_json(context[1]), _registered_class)
-    raise damaged(f"a tree of arguments holds a {kind!r}", "no such node is known")
+def _node(tree: Tree) -> tuple[Any, Any]:
+    """What torch's pytree calls the container, and what it keeps besides the children."""
+    keys = list(tree.keys)
+    match tree.kind:
+        case "tuple" | "list":
+            return SEQUENCES[tree.kind], None
+        case "deque":
+            return deque, tree.context
+        case "dict" | "OrderedDict":
+            return MAPPINGS[tree.kind], keys
+        case "defaultdict":
+            return defaultdict, [FACTORIES.get(str(tree.context)), keys]
+        case "namedtuple":
+            return namedtuple, _namedtuple_class(str(tree.class_name), keys)
+        case "class":
+            found = _registered_class(str(tree.class_name))
+            context = constant_from_json(tree.context)
+            if found is Opened:
+                return found, _checked_attributes(_with_classes(context, _class_to_open))
+            return found, _with_classes(context, _registered_class)
+    raise damaged(f"a tree of arguments holds a {tree.kind!r}", "no such node is known")
 
 
 def _checked_attributes(context: Any) -> Any:
@@ -140,15 +152,14 @@ def _namedtuple_class(name: str, fields: list[str]) -> Any:
 
 
 def _registered_class(name: str) -> Any:
-    classes = {class_name(kind): kind for kind in pytree.SUPPORTED_NODES if isinstance(kind, type)}
-    found = classes.get(name)
+    found = registered_class(name)
     if found is None:
         raise ArtifactError(
             f"the program takes or gives a {name!r}, which is not registered here",
             why="a file names classes; loading it never imports code",
             fix="import the module that registers the class with torch.utils._pytree before loading",
         )
-    return found
+    return found[0]
 
 
 def _class_to_open(name: str) -> Any:
