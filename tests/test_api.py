@@ -189,7 +189,7 @@ def test_options_are_checked():
 
 
 def test_options_reach_a_compiler_that_takes_them():
-    class Configurable(Counting):
+    class Configurable(Counting, precast.Compiler):
         def with_options(self, options):
             self.options = options
             return self

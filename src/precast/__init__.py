@@ -12,6 +12,7 @@ from precast.lazy_names import lazy_name
 # Public name → the module that defines it.
 _HOMES = {
     "BackwardSignature": "precast.autograd",
+    "Compiler": "precast.compilers",
     "ConstantArgument": "precast.export",
     "CustomObjArgument": "precast.export",
     "Dim": "precast.trace.capture",
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
     from precast.autograd import make_boxed_func as make_boxed_func
     from precast.autograd import set_model_name as set_model_name
     from precast.autograd import variants as variants
+    from precast.compilers import Compiler as Compiler
     from precast.compilers import debug_compile as debug_compile
     from precast.compilers import debug_nop as debug_nop
     from precast.compilers import draw_graph as draw_graph

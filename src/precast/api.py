@@ -9,7 +9,7 @@ import torch
 from precast.autograd.compiled_module import CompiledModule, compile_module
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.entry import compile_callable
-from precast.backend import Backend, Compiler, get_backend
+from precast.backend import Backend, CompilerFunction, get_backend
 from precast.errors import InputTypeError
 from precast.options import Options, as_options
 
@@ -20,7 +20,7 @@ Model = TypeVar("Model", bound=Callable[..., Any])
 def compile(
     model: Model,
     *,
-    backend: str | Backend | Compiler = ...,
+    backend: str | Backend | CompilerFunction = ...,
     dynamic: bool | None = ...,
     fullgraph: bool = ...,
     options: Options | Mapping[str, Any] | None = ...,
@@ -31,7 +31,7 @@ def compile(
 def compile(
     model: None = None,
     *,
-    backend: str | Backend | Compiler = ...,
+    backend: str | Backend | CompilerFunction = ...,
     dynamic: bool | None = ...,
     fullgraph: bool = ...,
     options: Options | Mapping[str, Any] | None = ...,
@@ -41,7 +41,7 @@ def compile(
 def compile(
     model: Any = None,
     *,
-    backend: str | Backend | Compiler = "native",
+    backend: str | Backend | CompilerFunction = "native",
     dynamic: bool | None = None,
     fullgraph: bool = False,
     options: Options | Mapping[str, Any] | None = None,
@@ -53,7 +53,7 @@ def compile(
     for all sizes at once, ``None`` turns a size dynamic when it changes.
     Where a module's forward cannot be captured, it runs in Python and the modules that it calls are compiled, with one
     warning; ``fullgraph=True`` raises instead.
-    ``options`` are for compilers that have a ``with_options`` method.
+    ``options`` are for compilers that know them: see ``Compiler.with_options``.
 
     >>> import torch
     >>> @compile

@@ -1,24 +1,35 @@
-"""The backends people choose by name: ours, those registered in this process, those that installed packages offer.
+"""What a compiler is, what a backend is, and the backends people choose by name.
 
-Nothing here imports torch or a compiler; a backend is loaded when it is first asked for.
+Those are ours, those registered in this process, and those that installed packages offer. Nothing here imports torch
+or a compiler; a backend is loaded when it is first asked for.
 """
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, TypeVar
+from types import MethodType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from precast.errors import InputTypeError, InputValueError
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.fx import GraphModule
 
-CompiledFunction = Callable[..., object]
-Compiler = Callable[["GraphModule", Sequence[object]], CompiledFunction]
+    from precast.options import Options
+
+CompiledFunction = Callable[..., Any]
+CompilerFunction = Callable[["GraphModule", Sequence[Any]], CompiledFunction]
 PartitionFunction = Callable[..., "tuple[GraphModule, GraphModule]"]
 DecompositionTable = Mapping[Callable[..., object], Callable[..., object]]
-CompilerType = TypeVar("CompilerType", bound=Compiler)
+CompilerType = TypeVar("CompilerType", bound=CompilerFunction)
+
+_TAKEN = (
+    "cache_key", "get_ready", "options", "restore", "restore_alone", "start", "store", "store_alone", "with_options",
+)  # fmt: skip
+"""What is found of a compiler in objects that are not of its class."""
 
 ENTRY_POINT_GROUP = "precast.backends"
 
@@ -35,14 +46,150 @@ _BUILT_IN = {
 _registered: dict[str, "Backend"] = {}
 
 
+class Compiler(ABC):
+    """Makes a callable of a functional graph of ATen operators.
+
+    A plain function ``(graph_module, example_inputs) -> callable`` is a compiler already; whoever takes compilers makes
+    one of this class of it. Derive from the class for what a function cannot say: a subclass defines ``__call__``, and
+    whatever else it does otherwise than the defaults here. One compilation calls, in this order::
+
+        with_options    when a user writes precast.compile(model, options=…)
+        restore_alone   when a call is first met, if store_alone kept one like it: the rest is left out
+        get_ready       before the call is traced
+        restore         for each graph, if store kept one that means the same; else
+        start           for each graph, and what that returns once all graphs of the call are started
+        store           for each graph that was compiled now
+        store_alone     for each graph of the call, once it is complete
+
+    Results are kept on disk if there is a ``cache_key``; ``docs/guides/add-a-backend.md`` is a complete example.
+    """
+
+    options: "Options | None" = None
+    """The options that it works by; those of the environment if None. They are part of every key of the cache."""
+
+    cache_key: str | None = None
+    """Whatever decides its results beside the graph and the options: its version, flags, libraries, the device.
+
+    None, the default, stores no results. With a key, ``store`` and ``restore`` have to be defined as well.
+    """
+
+    @abstractmethod
+    def __call__(self, graph_module: "GraphModule", example_inputs: Sequence[Any], /) -> CompiledFunction:
+        """Compile one graph for inputs like the fake tensors and numbers in ``example_inputs``.
+
+        The result takes the graph's inputs one by one and returns a sequence of its outputs. With a true attribute
+        ``_boxed_call`` it takes one list instead, which it may empty to free inputs early. The graph belongs to the
+        caller: it is not to be changed, and may be kept.
+        """
+
+    def start(self, graph_module: "GraphModule", example_inputs: Sequence[Any], /) -> Callable[[], CompiledFunction]:
+        """Begin to compile a graph; what is returned is called once, waits for the rest, and returns the result.
+
+        Forward and backward are both started before either is waited for. By default, all is done at once.
+        """
+        compiled = self(graph_module, example_inputs)
+        return lambda: compiled
+
+    def get_ready(self, state: "Sequence[Tensor]", /) -> None:  # noqa: B027 - there may be nothing to do
+        """Begin what can be done before there is a graph, which will read this state; by default nothing.
+
+        Called of the forward's compiler.
+        """
+
+    def with_options(self, options: "Options", /) -> "Compiler":
+        """Return the compiler that works by these options; by default itself, since it knows none."""
+        return self
+
+    def holds_state(self) -> bool:
+        """Whether compiled graphs keep the parameters and buffers of their first call, so that later calls need not
+        read them. Asked of the compiler for inference, once for each compiled function; False by default.
+        """
+        return False
+
+    def random_source(self) -> str:
+        """Whose random numbers its results draw; by default those of torch's generator, ``"eager"``.
+
+        A backward may draw again what its forward drew. If the sources of their compilers differ, both are asked to
+        go ``drawing_as_torch``.
+        """
+        return "eager"
+
+    def drawing_as_torch(self) -> "Compiler":
+        """Return the compiler whose results draw the numbers of torch's generator; by default itself."""
+        return self
+
+    def store(self, compiled: Any, /) -> bytes | None:
+        """Return what ``restore`` needs to make ``compiled`` again, in another process; None if this one cannot be.
+
+        Called if there is a ``cache_key``.
+        """
+        raise NotImplementedError(f"{self.qualified_name} has no store")
+
+    def restore(self, data: bytes, graph_module: "GraphModule", example_inputs: Sequence[Any], /) -> CompiledFunction:
+        """Make a result again of what ``store`` returned for a graph that means the same as this one.
+
+        A PrecastError says that the data does not serve here: it is dropped, and the graph compiled.
+        """
+        raise NotImplementedError(f"{self.qualified_name} has no restore")
+
+    def store_alone(self, compiled: Any, /) -> bytes | None:
+        """Return text, in UTF-8, that ``restore_alone`` needs to make ``compiled`` again without its graph; else None.
+
+        If all compilers in use define the two, a call that was compiled before starts without being traced.
+        """
+        return None
+
+    def restore_alone(self, data: bytes, /) -> CompiledFunction:
+        """Make a result again of what ``store_alone`` returned. A PrecastError says that the data does not serve."""
+        raise NotImplementedError(f"{self.qualified_name} has no restore_alone")
+
+    @property
+    def qualified_name(self) -> str:
+        """What it is called in errors and in keys of the cache."""
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
+    def defines(self, *methods: str) -> bool:
+        """Whether these methods are its own, and not the defaults of this class."""
+        return all(getattr(self, name) != MethodType(getattr(Compiler, name), self) for name in methods)
+
+
+class FunctionCompiler(Compiler):
+    """A function as a compiler; or an object that has methods of one, though it is not of that class.
+
+    Such objects, and functions that carry these names as attributes, are taken as they are when they are passed.
+    """
+
+    def __init__(self, function: CompilerFunction) -> None:
+        self.function = function
+        for name in _TAKEN:
+            if (member := getattr(function, name, None)) is not None:
+                setattr(self, name, member)
+
+    def __call__(self, graph_module: "GraphModule", example_inputs: Sequence[Any], /) -> CompiledFunction:
+        return self.function(graph_module, example_inputs)
+
+    @property
+    def qualified_name(self) -> str:
+        named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
+        return f"{named.__module__}.{named.__qualname__}"
+
+
+def as_compiler(compiler: CompilerFunction) -> Compiler:
+    """The compiler that a function, or an object like one, stands for; what is one already is returned as it is."""
+    return compiler if isinstance(compiler, Compiler) else FunctionCompiler(compiler)
+
+
 @dataclass(frozen=True)
 class Backend:
-    """A named choice of compilers; what is None is left to the caller's defaults."""
+    """A named choice of compilers; what is None is left to the caller's defaults.
+
+    Each is a ``Compiler`` or a function ``(graph_module, example_inputs) -> callable``.
+    """
 
     name: str
-    fw_compiler: Compiler
-    bw_compiler: Compiler | None = None
-    inference_compiler: Compiler | None = None
+    fw_compiler: CompilerFunction
+    bw_compiler: CompilerFunction | None = None
+    inference_compiler: CompilerFunction | None = None
     partition_fn: PartitionFunction | None = None
     decompositions: DecompositionTable | None = None
 
@@ -56,8 +203,8 @@ class Backend:
 def register_backend(
     name: str,
     *,
-    bw_compiler: Compiler | None = None,
-    inference_compiler: Compiler | None = None,
+    bw_compiler: CompilerFunction | None = None,
+    inference_compiler: CompilerFunction | None = None,
     partition_fn: PartitionFunction | None = None,
     decompositions: DecompositionTable | None = None,
 ) -> Callable[[CompilerType], CompilerType]:
@@ -86,7 +233,7 @@ def register_backend(
     return register
 
 
-def get_backend(backend: str | Backend | Compiler) -> Backend:
+def get_backend(backend: str | Backend | CompilerFunction) -> Backend:
     """Return the backend called so; a compiler stands for a backend that uses it for every graph."""
     if isinstance(backend, Backend):
         return backend
@@ -150,7 +297,7 @@ def _check_name(name: object) -> None:
         )
 
 
-def _checked_compiler(compiler: object, what: str) -> Compiler:
+def _checked_compiler(compiler: object, what: str) -> CompilerFunction:
     if callable(compiler):
         return compiler
     raise InputTypeError(

@@ -2,10 +2,12 @@
 
 from torch import fx
 
+from precast import Compiler
+
 _graphs: list[fx.GraphModule] = []
 
 
-class StandAloneCompiler:
+class StandAloneCompiler(Compiler):
     """Leaves graphs as they are; ``compiled`` and ``restored`` count what it was asked for."""
 
     cache_key = "stand alone"

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import torch
 
+from precast import Compiler
 from precast.errors import ArtifactError
 from precast.options import Options
 
 
 @dataclass
-class StoringCompiler:
+class StoringCompiler(Compiler):
     """Compiles to the graph's source; what is restored runs that source, not the graph that is at hand."""
 
     options: Options

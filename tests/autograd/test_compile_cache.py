@@ -7,6 +7,8 @@ import warnings
 import pytest
 import torch
 
+import precast
+from precast import Compiler
 from precast.autograd import aot_function
 from precast.cache import CacheWarning, open_store
 from precast.errors import InputTypeError
@@ -114,11 +116,70 @@ def test_a_function_can_carry_what_a_storing_compiler_has(options):
     assert counts(storing) == (2, 2)
 
 
-@pytest.mark.parametrize(("name", "value"), [("store", None), ("restore", 3), ("cache_key", 3)])
-def test_a_compiler_that_says_it_by_halves_is_refused(options, name, value):
-    compiler = StoringCompiler(options)
-    setattr(compiler, name, value)
-    with pytest.raises(InputTypeError, match=name):
+class NotDerived:
+    """Has what a storing compiler has, and is none by its class."""
+
+    cache_key = "not derived"
+    compiled = restored = 0
+
+    def with_options(self, options):
+        self.options = options
+        return self
+
+    __call__, store, restore = StoringCompiler.__call__, StoringCompiler.store, StoringCompiler.restore
+
+
+def test_an_object_can_have_what_a_storing_compiler_has(options):
+    compiler = NotDerived()
+    compiler.written = []
+    for _ in range(2):
+        gradients(precast.compile(model, backend=compiler, options=options))
+    assert counts(compiler) == (2, 2)
+
+
+class Whole(Compiler):
+    cache_key = "whole"
+
+    def __call__(self, graph_module, example_inputs):
+        return graph_module
+
+    def store(self, compiled):
+        return b""
+
+    def restore(self, data, graph_module, example_inputs):
+        return graph_module
+
+
+class WithoutStore(Whole):
+    store = Compiler.store
+
+
+class WithoutRestore(Whole):
+    restore = Compiler.restore
+
+
+class WithoutText(Whole):
+    cache_key = 3
+
+
+def like_a_compiler(graph_module, example_inputs):
+    return graph_module
+
+
+like_a_compiler.cache_key, like_a_compiler.restore = "by halves", Whole().restore
+
+
+@pytest.mark.parametrize(
+    ("compiler", "missing"),
+    [
+        (WithoutStore(), "WithoutStore.* no store"),
+        (WithoutRestore(), "WithoutRestore.* no restore"),
+        (WithoutText(), "cache_key is 3"),
+        (like_a_compiler, "like_a_compiler.* no store"),
+    ],
+)
+def test_a_compiler_that_says_it_by_halves_is_refused(compiler, missing):
+    with pytest.raises(InputTypeError, match=f"(?s){missing}"):
         gradients(aot_function(model, compiler))
 
 

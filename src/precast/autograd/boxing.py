@@ -5,12 +5,12 @@ from typing import Any
 
 from torch import fx
 
-Compiled = Callable[..., Any]
-Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
+from precast.backend import CompiledFunction, CompilerFunction
+
 BoxedCall = Callable[[list[Any]], Sequence[Any]]
 
 
-def make_boxed_func(f: Compiled) -> Compiled:
+def make_boxed_func(f: CompiledFunction) -> CompiledFunction:
     """Let a function of flat positional inputs be called with one list.
 
     >>> make_boxed_func(lambda a, b: (a + b,))([1, 2])
@@ -24,16 +24,16 @@ def make_boxed_func(f: Compiled) -> Compiled:
     return boxed
 
 
-def make_boxed_compiler(compiler: Compiler) -> Compiler:
+def make_boxed_compiler(compiler: CompilerFunction) -> CompilerFunction:
     """Let what a compiler returns be called with one list."""
 
-    def boxed_compiler(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+    def boxed_compiler(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledFunction:
         return make_boxed_func(compiler(graph_module, example_inputs))
 
     return boxed_compiler
 
 
-def as_boxed(compiled: Compiled) -> BoxedCall:
+def as_boxed(compiled: CompiledFunction) -> BoxedCall:
     """Whatever a compiler returned, as a function of one list."""
     if getattr(compiled, "_boxed_call", False):
         return compiled

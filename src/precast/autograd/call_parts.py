@@ -21,9 +21,10 @@ from precast.autograd.boundary.autograd_function import (
     in_grad_mode,
 )
 from precast.autograd.boundary.mutations import Update, apply_updates
-from precast.autograd.boxing import BoxedCall, Compiled
+from precast.autograd.boxing import BoxedCall
 from precast.autograd.compilers_in_use import CompilersInUse, named_call
 from precast.autograd.guards.call_key import Ambient
+from precast.backend import CompiledFunction
 from precast.graph.compilation import Compilation
 from precast.trace.record import FlatFunction
 
@@ -51,7 +52,7 @@ class CallParts:
     ``partial`` makes the backward where only some results are used.
     """
 
-    graphs: Mapping[str, Compiled]
+    graphs: Mapping[str, CompiledFunction]
     layouts: "Mapping[str, tuple[Sequence[Layout], Sequence[Layout]]]" = field(default_factory=dict)
     training: TrainingFacts | None = None
     reads_grad_mode: bool = False

@@ -18,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast.autograd.call_parts import Gradients, Job
-from precast.autograd.compilers_in_use import CompilersInUse, get_ready
+from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.guards.call_key import PlainTensors, ambient_key, ambient_of, dynamic_key, in_ambient
 from precast.autograd.guards.changing_values import ChangingNumbers, SizeRoots, SizesMet, all_sizes, sizes_of_numbers
 from precast.autograd.guards.state import StateGuards
@@ -97,7 +97,7 @@ class AotCallable:
         self._sizes_met = SizesMet()
         self._numbers = ChangingNumbers(from_start=dynamic is True and not order)
         self._slots: ModuleSlots | None = None
-        self._holds_state: bool = getattr(compilers.inference, "holds_state", False)
+        self._holds_state = compilers.inference.holds_state()
         self._held: list[torch.Tensor] = []
         self._lock = ProcessLock()
         self._warned = self._told_eager = False
@@ -267,7 +267,7 @@ class AotCallable:
             restored = start.restore(self._function, job.compilation, later)
             if restored is not None:
                 return restored
-        get_ready(self._compilers, slots.read())
+        self._compilers.forward.get_ready(slots.read())
         # The tracer and its stages take longer to load than a start that does without them.
         from precast.autograd.variants.prepare import compile_call
 

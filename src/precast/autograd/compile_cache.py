@@ -1,6 +1,6 @@
 """Keeps what compilers make on disk, for those that say how.
 
-A compiler says so by carrying what ``StoringCompiler`` lists; see ``docs/guides/cache.md``.
+A compiler says so by its ``cache_key``; see ``precast.backend.Compiler``.
 
 A graph as text that is equal for graphs that mean the same, in any process: no names, no addresses.
 
@@ -14,15 +14,15 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from precast._version import __version__
-from precast.autograd.boxing import Compiled, Compiler
 from precast.autograd.guards.sizes import Indescribable, SizeNames, Symbolic
+from precast.backend import CompiledFunction, Compiler
 from precast.cache import CacheWarning, content_key, open_store, processor_identity
 from precast.errors import InputTypeError, PrecastError
 from precast.graph.compilation import compiling
@@ -154,36 +154,11 @@ def _function(value: object) -> str:
     return f"{module}.{name}"
 
 
-Finish = Callable[[], Compiled]
+Finish = Callable[[], CompiledFunction]
 
 KIND = "graphs"
 
 _log = logging.getLogger("precast.autograd")
-
-
-class StoringCompiler(Protocol):
-    """A compiler whose results can be stored.
-
-    ``cache_key`` tells apart compilers of the same class whose results differ: their version, flags, libraries. It may
-    also carry ``options``, the ``precast.options.Options`` that it works by; else those of the environment hold.
-    """
-
-    cache_key: str
-
-    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], /) -> Compiled: ...
-
-    def store(self, compiled: Compiled, /) -> bytes | None:
-        """What ``restore`` needs to make ``compiled`` again; None if this one cannot be stored."""
-
-    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any], /) -> Compiled:
-        """The compiled graph again; a PrecastError says that the data does not serve here, and compiles anew."""
-
-
-@runtime_checkable
-class StartingCompiler(Protocol):
-    """A compiler that gives way before it is done: what ``start`` returns waits for the rest, once, and gives it."""
-
-    def start(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], /) -> Finish: ...
 
 
 def start_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Finish:
@@ -198,66 +173,57 @@ def start_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Finish
 
 def start_or_restore(compiler: Compiler, module: fx.GraphModule, examples: Sequence[Any]) -> Finish:
     """Begin to make what ``compiler`` makes of the graph, or find what it made of one that means the same."""
-    storing = as_storing(compiler)
-    if storing is None:
-        return _start(compiler, module, examples)
-    options = as_options(getattr(storing, "options", None))
+    if not _is_storing(compiler):
+        return compiler.start(module, examples)
+    options = as_options(compiler.options)
     sizes = SizeNames()
     try:
-        key = compile_key(storing, module, examples, options, sizes)
+        key = compile_key(compiler, module, examples, options, sizes)
     except Indescribable as error:
         _log.info("compiled without the cache, since the graph holds %s", error)
-        return _start(compiler, module, examples)
+        return compiler.start(module, examples)
     store = open_store(options)
     data = store.get(KIND, key)
     if data is not None:
         try:
-            restored = storing.restore(data, module, examples)
+            restored = compiler.restore(data, module, examples)
             return lambda: restored
         except PrecastError as error:
             store.discard(KIND, key)
             warnings.warn(f"a stored graph is compiled anew: {error}", CacheWarning, stacklevel=2)
     assumed = sizes.assumptions()
-    finish = _start(compiler, module, examples)
+    finish = compiler.start(module, examples)
     # A condition that the compiler put on the sizes would be missing in a process that only restores.
     if sizes.assumptions() != assumed:
         _log.info("not stored, since compiling added conditions on sizes")
         return finish
 
-    def finish_and_store() -> Compiled:
+    def finish_and_store() -> CompiledFunction:
         compiled = finish()
-        if (made := storing.store(compiled)) is not None:
+        if (made := compiler.store(compiled)) is not None:
             store.put(KIND, key, made)
         return compiled
 
     return finish_and_store
 
 
-def _start(compiler: Compiler, module: fx.GraphModule, examples: Sequence[Any]) -> Finish:
-    starting: object = compiler
-    if isinstance(starting, StartingCompiler):
-        return starting.start(module, examples)
-    compiled = compiler(module, examples)
-    return lambda: compiled
-
-
-def as_storing(compiler: Compiler) -> StoringCompiler | None:
-    """The compiler, if its results can be stored; one that says so by halves is a mistake."""
-    key = getattr(compiler, "cache_key", None)
+def _is_storing(compiler: Compiler) -> bool:
+    """Whether the compiler's results can be stored; one that says so by halves is a mistake."""
+    key: object = compiler.cache_key
     if key is None:
-        return None
-    missing = [name for name in ("store", "restore") if not callable(getattr(compiler, name, None))]
+        return False
+    missing = [name for name in ("store", "restore") if not compiler.defines(name)]
     if missing or not isinstance(key, str):
         raise InputTypeError(
-            f"the compiler {_name_of(compiler)} cannot be cached",
+            f"the compiler {compiler.qualified_name} cannot be cached",
             why=f"it has a cache_key, but no {' and no '.join(missing)}" if missing else f"its cache_key is {key!r}",
             fix="give it a text as cache_key, store(compiled) and restore(data, graph_module, example_inputs)",
         )
-    return compiler  # type: ignore[return-value]
+    return True
 
 
 def compile_key(
-    compiler: StoringCompiler, module: fx.GraphModule, examples: Sequence[Any], options: Options, sizes: SizeNames
+    compiler: Compiler, module: fx.GraphModule, examples: Sequence[Any], options: Options, sizes: SizeNames
 ) -> str:
     """A hash of everything that decides what ``compiler`` makes of the graph. Raises Indescribable."""
     text = graph_text(module, examples, sizes)
@@ -265,15 +231,10 @@ def compile_key(
     return content_key([text, sizes.assumptions(), *circumstances])
 
 
-def _identity(compiler: StoringCompiler) -> list[str]:
-    package = getattr(compiler, "__module__", type(compiler).__module__).partition(".")[0]
+def _identity(compiler: Compiler) -> list[str]:
+    package = compiler.qualified_name.partition(".")[0]
     version = getattr(sys.modules.get(package), "__version__", None)
-    return [_name_of(compiler), str(version), compiler.cache_key]
-
-
-def _name_of(compiler: object) -> str:
-    named = compiler if hasattr(compiler, "__qualname__") else type(compiler)
-    return f"{named.__module__}.{named.__qualname__}"
+    return [compiler.qualified_name, str(version), str(compiler.cache_key)]
 
 
 def _surroundings() -> list[str]:

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import is_fake
 
-from precast.autograd.boxing import Compiler
 from precast.autograd.callable import AotCallable
 from precast.autograd.compiled_module import compile_module
-from precast.autograd.compilers_in_use import CompilersInUse, PartitionFunction, remember_compilers
+from precast.autograd.compilers_in_use import CompilersInUse, remember_compilers
 from precast.autograd.variants.graphs import trace_joint
 from precast.autograd.variants.table import Variant
+from precast.backend import CompilerFunction, PartitionFunction
 from precast.errors import InputTypeError, InputValueError
 from precast.partition import default_partition
 from precast.partition.trade_off import BUDGETS, TradeOffCurve, trade_off_curve
@@ -31,13 +31,13 @@ _VARIANTS = "_precast_variants"
 
 def aot_function(
     fn: Callable[..., Any],
-    fw_compiler: Compiler,
-    bw_compiler: Compiler | None = None,
+    fw_compiler: CompilerFunction,
+    bw_compiler: CompilerFunction | None = None,
     partition_fn: PartitionFunction = default_partition,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     num_params_buffers: int = 0,
     keep_inference_input_mutations: bool = False,
-    inference_compiler: Compiler | None = None,
+    inference_compiler: CompilerFunction | None = None,
     *,
     dynamic: bool | None = False,
     enable_log: bool = True,
@@ -137,12 +137,12 @@ def _aot_function(args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) 
 def aot_module_simplified(
     mod: torch.nn.Module,
     args: Sequence[Any],
-    fw_compiler: Compiler,
-    bw_compiler: Compiler | None = None,
+    fw_compiler: CompilerFunction,
+    bw_compiler: CompilerFunction | None = None,
     partition_fn: PartitionFunction = default_partition,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     keep_inference_input_mutations: bool = False,
-    inference_compiler: Compiler | None = None,
+    inference_compiler: CompilerFunction | None = None,
 ) -> Callable[..., Any]:
     """A flat callable over ``mod``'s inputs, compiled now for inputs like ``args``; parameters are read at each call.
 

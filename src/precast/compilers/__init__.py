@@ -1,7 +1,7 @@
 """Compilers that come along: the graph as it is, checked, printed, drawn, dumped, minified, or through TorchScript.
 
-A compiler takes ``(graph_module, example_inputs)`` and returns a callable. Names are imported when first used, so that
-the registry of backends can be asked by anyone without importing torch.
+A compiler takes ``(graph_module, example_inputs)`` and returns a callable; ``Compiler`` tells what else it may do.
+Names are imported when first used, so that the registry of backends can be asked by anyone without importing torch.
 """
 
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from precast.lazy_names import lazy_name
 # Public name → the module that defines it.
 _HOMES = {
     "Backend": "precast.backend",
+    "Compiler": "precast.backend",
     "debug_compile": "precast.debug.saved_graph",
     "debug_nop": "precast.debug.checking_interpreter",
     "default_decompositions": "precast.ops.decompositions",
@@ -48,6 +49,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from precast.backend import Backend as Backend
+    from precast.backend import Compiler as Compiler
     from precast.backend import get_backend as get_backend
     from precast.backend import list_backends as list_backends
     from precast.backend import register_backend as register_backend

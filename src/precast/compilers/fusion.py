@@ -4,16 +4,17 @@ On CPUs that is the native backend, whose operators are taken apart as it wants 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from precast.autograd import aot_function, aot_module
-from precast.backend import Backend, get_backend, list_backends
+from precast.backend import Backend, CompiledFunction, Compiler, as_compiler, get_backend, list_backends
 from precast.compilers.torchscript import simple_ts_compile
 from precast.native.backend import NativeCompiler
+from precast.options import Options, as_options
 from precast.partition import min_cut_rematerialization_partition
 
 # Device → backends that can compile for it, fastest first.
@@ -61,38 +62,56 @@ def _fastest_backend(inputs: Sequence[object]) -> Backend:
 
 
 @dataclass(frozen=True)
-class FastestCompiler:
+class FastestCompiler(Compiler):
     """Compiles with the fastest backend there is for the device that the inputs are on; keeps what that can keep."""
 
     is_for_inference: bool = False
+    options: Options | None = None
 
     @property
-    def cache_key(self) -> str:
+    def cache_key(self) -> str:  # type: ignore[override]  # an attribute for those who assign it
         """The native backend's: what other backends make is not kept."""
         return f"{self._native.cache_key} {list_backends()}"
 
-    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-        backend = _fastest_backend(example_inputs)
-        for_inference = backend.inference_compiler if self.is_for_inference else None
-        return (for_inference or backend.fw_compiler)(graph_module, example_inputs)
+    def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledFunction:
+        return self.start(graph_module, example_inputs)()
+
+    def start(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[[], CompiledFunction]:
+        return self._fastest(example_inputs).start(graph_module, example_inputs)
+
+    def get_ready(self, state: Sequence[torch.Tensor]) -> None:
+        self._fastest(state).get_ready(state)
+
+    def with_options(self, options: Options) -> "FastestCompiler":
+        return replace(self, options=options)
+
+    def random_source(self) -> str:
+        return self._native.random_source()
+
+    def drawing_as_torch(self) -> "FastestCompiler":
+        return replace(self, options=self._native.drawing_as_torch().options)
 
     def store(self, compiled: Any) -> bytes | None:
         return self._native.store(compiled) if _is_native(compiled) else None
 
-    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledFunction:
         return self._native.restore(data, graph_module, example_inputs)
 
     def store_alone(self, compiled: Any) -> bytes | None:
         return self._native.store_alone(compiled) if _is_native(compiled) else None
 
-    def restore_alone(self, data: bytes) -> Callable[..., Any]:
+    def restore_alone(self, data: bytes) -> CompiledFunction:
         return self._native.restore_alone(data)
+
+    def _fastest(self, inputs: Sequence[object]) -> Compiler:
+        backend = _fastest_backend(inputs)
+        for_inference = backend.inference_compiler if self.is_for_inference else None
+        compiler = backend.fw_compiler if for_inference is None else for_inference
+        return as_compiler(compiler).with_options(as_options(self.options))
 
     @property
     def _native(self) -> NativeCompiler:
-        compiler = get_backend("native").fw_compiler
-        assert isinstance(compiler, NativeCompiler), "the native backend is ours"
-        return compiler
+        return NativeCompiler(self.options, self.is_for_inference)
 
 
 def _is_native(compiled: object) -> bool:

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from torch import fx
 
-from precast.backend import Compiler
+from precast.backend import CompilerFunction
 from precast.debug.layered_layout import Box, Picture, Point, lay_out_boxes, picture_of
 from precast.debug.unchanged import python_text
 from precast.errors import InputValueError, ToolMissingError
@@ -123,7 +123,7 @@ def draw_graph(graph_module: fx.GraphModule, path: str | Path, clear_meta: bool 
     return path
 
 
-def draw_graph_compile(name: str) -> Compiler:
+def draw_graph_compile(name: str) -> CompilerFunction:
     """Return a compiler that draws the graph as ``name``, prints its code, and runs it as it was captured."""
 
     def draw_and_run(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> fx.GraphModule:

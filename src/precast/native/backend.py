@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from precast.backend import Backend
+from precast.backend import Backend, Compiler
 from precast.cache import content_key, open_store, own_sources
 from precast.errors import BuildError
 from precast.native.standalone import StandaloneGraph, graph_of
@@ -31,7 +31,7 @@ _MAKER = "precast.native.compiler"
 
 
 @dataclass(frozen=True)
-class NativeCompiler:
+class NativeCompiler(Compiler):
     """Fused loops in C++, built by this machine's compiler; what has no native rule calls back into torch."""
 
     options: Options | None = None
@@ -48,22 +48,17 @@ class NativeCompiler:
     def with_options(self, options: Options) -> NativeCompiler:
         return NativeCompiler(options, self.is_for_inference)
 
-    @property
     def random_source(self) -> str:
-        """Whose numbers its programs draw."""
         return as_options(self.options).random
 
-    @property
     def holds_state(self) -> bool:
-        """Whether parameters and buffers become constants at the first call, so that later calls need not read them."""
         return bool(as_options(self.options).freeze)
 
     def drawing_as_torch(self) -> NativeCompiler:
-        """The same with eager's numbers, which any compiler's backward can draw again."""
         return self.with_options(replace(as_options(self.options), random="eager"))
 
     @property
-    def cache_key(self) -> str:
+    def cache_key(self) -> str:  # type: ignore[override]  # an attribute for those who assign it
         """Tells apart what other sources of ours, or another C++ compiler, would make."""
         options = as_options(self.options)
         switches = (str(bool(options.freeze)), str(options.measure))
@@ -104,7 +99,6 @@ class NativeCompiler:
         return restore_graph(data, graph_module, as_options(self.options))
 
     def store_alone(self, compiled: Any) -> bytes | None:
-        """What ``restore_alone`` needs to make ``compiled`` again without its graph; None if this one cannot be."""
         from precast.native.stored_graphs import graph_data
 
         return None if self.store(compiled) is None else graph_data(compiled, compiled.stored)

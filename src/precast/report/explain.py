@@ -11,6 +11,7 @@ from torch import fx
 
 from precast.autograd.callable import AotCallable
 from precast.autograd.compilers_in_use import CompilersInUse, compilers_of
+from precast.backend import Compiler
 from precast.errors import InputTypeError
 from precast.graph.compilation import get_aot_graph_name
 from precast.graph.nodes import is_state, placeholders_of, tensor_of
@@ -43,7 +44,7 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class _Explaining:
+class _Explaining(Compiler):
     """Stands for the native compiler: it explains graphs, and returns something slow that runs them."""
 
     compiler: NativeCompiler
@@ -56,7 +57,7 @@ class _Explaining:
 
     def _frozen(self, graph_module: fx.GraphModule) -> fx.GraphModule:
         """The graph over constants, where the options want that; what they are, without their numbers, will do."""
-        if not self.compiler.holds_state:
+        if not self.compiler.holds_state():
             return graph_module
         if not self.compiler.is_for_inference:
             refuse_gradients()

@@ -6,7 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 import precast
 from precast.autograd import aot_function
-from precast.compilers import nop
+from precast.compilers import memory_efficient_fusion, nop
 from precast.native.backend import NativeCompiler
 from precast.native.random import draw_from_streams
 from precast.options import Options
@@ -86,6 +86,7 @@ def test_a_backward_of_another_compiler_draws_the_same_again(cache):
     native = NativeCompiler(Options(cache_directory=cache))
     assert_drawn_again(aot_function(checkpointed, native, nop))
     assert_drawn_again(aot_function(checkpointed, nop, native))
+    assert_drawn_again(memory_efficient_fusion(checkpointed, bw_compiler=nop))
 
 
 def test_second_gradients_see_the_mask_of_the_forward(compiled):

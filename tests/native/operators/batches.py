@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 from torch import fx
 
+from precast.backend import CompilerFunction
 from precast.cache import Store
 from precast.errors import BuildError, LoweringError
 from precast.native.call import CompiledGraph
@@ -33,8 +34,6 @@ FLAGS = ("-O1", "-fno-tree-vectorize")
 
 KERNELS_A_UNIT = 60
 """Small kernels take less time to compile than the headers take to read."""
-
-Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
 class LateGraph:
@@ -67,7 +66,7 @@ class Recording:
     def entries(self) -> list[ProgramEntry]:
         return [entry for graph in self.graphs for entry in graph.entries]
 
-    def compiler(self, prefix: str) -> Compiler:
+    def compiler(self, prefix: str) -> CompilerFunction:
         def record(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             assert not self.is_complete, "the second call is compiled anew"
             split = split_graph(rewrite_graph(graph_module, random="philox" if self.draws_natively else "eager"))
@@ -106,7 +105,7 @@ class Batch:
         self.draws_natively = draws_natively
         self.recordings: dict[Hashable, Recording] = {}
 
-    def recorder(self, case: Hashable) -> Compiler:
+    def recorder(self, case: Hashable) -> CompilerFunction:
         self.recordings[case] = Recording(self.draws_natively)
         return self.recordings[case].compiler(f"case_{len(self.recordings)}")
 

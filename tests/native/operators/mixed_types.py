@@ -16,9 +16,10 @@ from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils import _pytree as pytree
 
 from precast.autograd import aot_function
+from precast.backend import CompilerFunction
 from precast.partition import min_cut_rematerialization_partition
 from tests.autograd.op_samples import _UNINITIALIZED, OPS, _Run, _samples
-from tests.native.operators.batches import Batch, Compiler
+from tests.native.operators.batches import Batch
 from tests.native.operators.op_samples import (
     _DECOMPOSITIONS,
     _TELL_PLACES,
@@ -146,7 +147,7 @@ def _compare(
         found.wrong[case] = f"{_told(error)} instead of {_told(refusal)}"
 
 
-def _compiled(case: Case, sample: SampleInput, compiler: Compiler) -> Callable[..., object]:
+def _compiled(case: Case, sample: SampleInput, compiler: CompilerFunction) -> Callable[..., object]:
     objects = _objects(sample)
     return aot_function(
         partial(_operator(case), **objects) if objects else _operator(case),

@@ -12,11 +12,12 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
 from precast.autograd import aot_function
+from precast.backend import CompilerFunction
 from precast.native.decompositions.table import native_decompositions
 from precast.partition import min_cut_rematerialization_partition
 from tests.autograd.op_samples import _INPUT_TYPES, _UNINITIALIZED, OPS, _Run, _samples
 from tests.autograd.op_samples import GAPS as AUTOGRAD_GAPS
-from tests.native.operators.batches import Batch, Compiler
+from tests.native.operators.batches import Batch
 
 GAPS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("op_gaps.toml").read_text(encoding="utf-8"))
 """What is not as good as eager, and why. May only shrink: an entry that works fails its test."""
@@ -103,7 +104,7 @@ class Outcome:
     gradients: list[torch.Tensor | None]
 
 
-def _compiled(case: Case, sample: SampleInput, compiler: Compiler) -> Callable[..., object]:
+def _compiled(case: Case, sample: SampleInput, compiler: CompilerFunction) -> Callable[..., object]:
     op, objects = OPS[case.name], _objects(sample)
     return aot_function(
         partial(op.get_op(), **objects) if objects else op.get_op(),

@@ -118,8 +118,10 @@ def _describe_function(function: Callable[..., Any], description: Description) -
 
 def _describe_compilers(compilers: CompilersInUse, description: Description) -> None:
     for compiler in (compilers.forward, compilers.backward, compilers.inference):
-        description.word(f"{type(compiler).__module__} {type(compiler).__qualname__} {compiler.cache_key}")  # type: ignore[attr-defined]
-        description.word(telling(as_options(getattr(compiler, "options", None))))
+        if (key := compiler.cache_key) is None:
+            raise Indescribable(f"the compiler {compiler.qualified_name}, which has no cache_key")
+        description.word(f"{compiler.qualified_name} {key}")
+        description.word(telling(as_options(compiler.options)))
     description.add(compilers.partition)
     _describe_decompositions(compilers.decompositions, description)
     description.word(str(compilers.keep_inference_input_mutations))

@@ -16,7 +16,8 @@ from precast.autograd.warm.call_identity import describe_call, environment
 from precast.autograd.warm.dependencies import ENVIRONMENT, Dependency, DependencyRecorder, describe
 from precast.autograd.warm.description import Description, refusing_unruly
 from precast.autograd.warm.later import Later
-from precast.autograd.warm.stored_variant import StandAloneCompiler, compilers_by_kind, variant_data, variant_of
+from precast.autograd.warm.stored_variant import compilers_by_kind, variant_data, variant_of
+from precast.backend import Compiler
 from precast.cache import Store, open_store
 from precast.errors import PrecastError
 from precast.graph.compilation import Compilation
@@ -40,7 +41,7 @@ class WarmStart:
     then ``keep``.
     """
 
-    def __init__(self, description: Description, compilers: Mapping[str, StandAloneCompiler], store: Store) -> None:
+    def __init__(self, description: Description, compilers: Mapping[str, Compiler], store: Store) -> None:
         self._description = description
         self._compilers = compilers
         self._store = store
@@ -149,5 +150,5 @@ def warm_start(
     except Indescribable as reason:
         _log.info("traced, since the call depends on %s", reason)
         return None
-    options = as_options(getattr(compilers.forward, "options", None))
+    options = as_options(compilers.forward.options)
     return WarmStart(description, able, open_store(options))

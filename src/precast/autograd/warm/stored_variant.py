@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch.utils import _pytree as pytree
 
@@ -22,13 +22,13 @@ from precast.artifact.constants import Kind
 from precast.artifact.trees import class_name
 from precast.autograd.boundary.autograd_function import TrainingFacts
 from precast.autograd.boundary.mutations import Update
-from precast.autograd.boxing import Compiled
 from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.variants.compiled import CompiledVariant, OutputPlan, Overlap
 from precast.autograd.warm.later import Later
+from precast.backend import CompiledFunction, Compiler
 from precast.errors import ExportError
 from precast.graph.compilation import Compilation
 from precast.graph.constants import torch_codec
@@ -123,33 +123,13 @@ def _refuse_subclass(value: object) -> None:
 constant_of = _CONSTANTS.read
 
 
-@runtime_checkable
-class StandAloneCompiler(Protocol):
-    """A compiler that can restore what it made without the graph."""
-
-    cache_key: str
-
-    def store_alone(self, compiled: Any, /) -> bytes | None:
-        """What ``restore_alone`` needs; None if this one cannot be stored so."""
-
-    def restore_alone(self, data: bytes, /) -> Compiled:
-        """The compiled graph again; a PrecastError says that the data does not serve here."""
-
-
-def compilers_by_kind(compilers: CompilersInUse) -> dict[str, StandAloneCompiler] | None:
+def compilers_by_kind(compilers: CompilersInUse) -> dict[str, Compiler] | None:
     """The compiler for each kind of graph, if all of them can restore without the graph."""
-    found: dict[str, object] = {
-        INFERENCE: compilers.inference,
-        FORWARD: compilers.forward,
-        BACKWARD: compilers.backward,
-    }
-    able = {kind: each for kind, each in found.items() if isinstance(each, StandAloneCompiler)}
-    return able if len(able) == len(found) else None
+    found = {INFERENCE: compilers.inference, FORWARD: compilers.forward, BACKWARD: compilers.backward}
+    return found if all(each.defines("store_alone", "restore_alone") for each in found.values()) else None
 
 
-def variant_data(
-    variant: CompiledVariant, parts: CallParts, compilers: Mapping[str, StandAloneCompiler]
-) -> dict[str, Any]:
+def variant_data(variant: CompiledVariant, parts: CallParts, compilers: Mapping[str, Compiler]) -> dict[str, Any]:
     """The variant as plain data. Raises Indescribable where it is more than that."""
     if variant.outputs.writes:
         raise Indescribable("what the program writes into Python's state")
@@ -173,7 +153,7 @@ def variant_data(
 
 def variant_of(
     data: Mapping[str, Any],
-    compilers: Mapping[str, StandAloneCompiler],
+    compilers: Mapping[str, Compiler],
     compilation: Compilation,
     later: Later,
     guards: StateGuards,
@@ -205,7 +185,7 @@ def _training(data: Mapping[str, Any]) -> TrainingFacts:
     return TrainingFacts(**{name: _tuples(data[name]) for name in data})
 
 
-def _graph_data(graph: Compiled, compiler: StandAloneCompiler) -> str:
+def _graph_data(graph: CompiledFunction, compiler: Compiler) -> str:
     data = compiler.store_alone(graph)
     if data is None:
         raise Indescribable("a graph that its compiler cannot restore alone")
