@@ -1,8 +1,11 @@
-"""How an entry is called: the trees of its arguments and results, and what their leaves must be."""
+"""How an entry is called: the trees of its arguments and results, and what their leaves must be.
+
+Where arguments belong, and how calls that do not fit are refused: for files here, and for programs in ``graph.calls``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,6 +26,7 @@ from precast.artifact.schema import (
     damaged,
 )
 from precast.artifact.trees import Tree, read_tree
+from precast.errors import InputValueError
 
 MAX_LEAVES = 100_000
 MAX_RANK = 16
@@ -221,3 +225,48 @@ def _result(content: Any) -> Result:
 
 def _size_or_constant(kind: str, inside: Json) -> SizeLeaf | ConstantLeaf:
     return ConstantLeaf(NAMED.read(inside)) if kind == "constant" else SizeLeaf(inside)
+
+
+def place_arguments(
+    names: Sequence[str], keywords: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional arguments that were given by name, and the other way round, where the program has them."""
+    while len(args) < len(names) and names[len(args)] in kwargs:
+        args = (*args, kwargs.pop(names[len(args)]))
+    missing = [key for key in keywords if key not in kwargs]
+    if len(args) > len(names) and len(args) - len(names) <= len(missing):
+        kwargs |= dict(zip(missing, args[len(names) :], strict=False))
+        args = args[: len(names)]
+    return args, kwargs
+
+
+def other_structure(expected: str, got: str) -> InputValueError:
+    return InputValueError(
+        "The arguments do not have the structure that the program was captured with.",
+        why=f"expected {expected}, got {got}",
+        fix="Call it with the same nesting of tuples, lists, dicts and keywords.",
+    )
+
+
+def other_constant(path: str, value: object, expected: object) -> InputValueError:
+    return InputValueError(
+        f"{path} is {value!r}, but the program was captured with {expected!r}.",
+        why="Python values are constants of a captured program",
+        fix="Pass the same value, or capture again.",
+    )
+
+
+def other_tensor(path: str, came: str, needed: str) -> InputValueError:
+    return InputValueError(
+        f"{path} {came}, but the program was captured with {needed}.",
+        why="the program's code was made for what the example was",
+        fix="Pass a tensor of that kind, or capture again.",
+    )
+
+
+def other_sizes(wrong: Sequence[str]) -> InputValueError:
+    return InputValueError(
+        f"{'; '.join(wrong)}.",
+        why="the program is valid for the sizes that it was captured for",
+        fix="Pass tensors of such sizes, or capture again with other dynamic_shapes.",
+    )

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from precast.errors import InputTypeError
-from precast.export.call_convention import CallConvention
 from precast.export.export import aliases_of, argument_names
 from precast.export.sizes import with_runtime_asserts
 from precast.export.unlift import ExportedModule, unlift
-from precast.graph.input_checks import expected_leaves
+from precast.graph.calls import CallConvention, expected_leaves
 from precast.trace.capture import capture
 
 

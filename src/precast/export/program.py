@@ -11,13 +11,12 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from precast.errors import ExportError
-from precast.export.call_convention import CallConvention
 from precast.export.decompose import decompose
 from precast.export.signature import Dialect, ExportGraphSignature
 from precast.export.tracepoints import CallSpec, ModuleCallEntry
 from precast.export.unlift import ExportedModule, unlift
 from precast.export.verifier import verify
-from precast.graph.input_checks import expected_leaves
+from precast.graph.calls import CallConvention, expected_leaves
 from precast.graph.printer import print_program
 from precast.graph.program import Program
 from precast.graph.signature import InputKind, InputSpec

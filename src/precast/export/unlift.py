@@ -13,8 +13,8 @@ from torch import fx
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 
 from precast.errors import FrozenModeError
-from precast.export.call_convention import CallConvention
 from precast.export.serialize.names import attribute_paths
+from precast.graph.calls import CallConvention
 from precast.graph.nodes import placeholders_of, results_of
 from precast.graph.signature import InputKind, InputSpec, OutputKind, OutputSpec, Signature
 from precast.ops.facts import is_view

@@ -10,10 +10,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from precast.errors import InputValueError
 from precast.graph.boundary import InputFacts
-from precast.graph.input_checks import Leaf, check_leaves, expected_leaves
-from precast.graph.opened_objects import opened
+from precast.graph.calls import CallConvention, expected_leaves
 from precast.graph.program import Program
 from precast.graph.signature import InputKind, OutputKind
 
@@ -43,35 +41,16 @@ def bind_inputs(
     program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, torch.Tensor]
 ) -> list[Any]:
     """The graph's flat inputs, in order, for one call of the original signature."""
-    with_paths, tree = pytree.tree_flatten_with_path(opened((args, _in_captured_order(program, kwargs))))
-    if tree != program.signature.in_tree:
-        raise InputValueError(
-            "The arguments do not have the structure that the program was captured with.",
-            why=f"expected {program.signature.in_tree}, got {tree}",
-            fix="Call it with the same nesting of tuples, lists, dicts and keywords.",
-        )
-    leaves = [Leaf(_path_in_call(path), value) for path, value in with_paths]
-    check_leaves(expected_leaves(program), program.sizes, leaves)
-    remaining = iter(leaves)
+    convention = CallConvention(program.signature.in_tree, expected_leaves(program), program.sizes)
+    remaining = iter(pytree.tree_leaves(convention.normalized(args, kwargs)))
     bound: list[Any] = []
     for spec in program.signature.inputs:
         if spec.kind is InputKind.USER_INPUT:
-            bound.append(next(remaining).value)
+            bound.append(next(remaining))
         else:
             assert spec.target is not None, f"state input {spec.arg.name} has no target"
             bound.append(state[spec.target])
     return bound
-
-
-def _in_captured_order(program: Program, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keywords may come in any order."""
-    _, keywords = program.signature.in_tree.children()
-    names: list[str] = keywords.context
-    return {name: kwargs[name] for name in names} if set(names) == set(kwargs) else kwargs
-
-
-def _path_in_call(path: Any) -> str:
-    return f"{'args' if path[0].idx == 0 else 'kwargs'}{pytree.keystr(path[1:])}"
 
 
 def apply_mutations(program: Program, flat_inputs: list[Any], flat_outputs: list[Any]) -> None:

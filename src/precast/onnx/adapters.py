@@ -24,7 +24,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError, InputValueError
-from precast.graph.input_checks import Leaf, check_leaves, expected_leaves
+from precast.graph.calls import Leaf, check_leaves, expected_leaves
 from precast.graph.opened_objects import leaf_paths, opened
 from precast.graph.program import Program
 from precast.graph.signature import ConstantArgument, InputKind, OutputKind

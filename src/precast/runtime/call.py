@@ -7,7 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from precast.artifact.calls import CallDescription, ConstantLeaf, OutputResult, Result, SizeLeaf, TensorLeaf
+from precast.artifact.calls import (
+    CallDescription,
+    ConstantLeaf,
+    OutputResult,
+    Result,
+    SizeLeaf,
+    TensorLeaf,
+    other_constant,
+    other_sizes,
+    other_structure,
+    other_tensor,
+    place_arguments,
+)
 from precast.artifact.constants import Named, is_same_constant
 from precast.artifact.dtypes import DTYPES
 from precast.artifact.expressions import expression_text, holds, solve, symbols_of, whole_number
@@ -26,16 +38,13 @@ def checked_leaves(
     call: CallDescription, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[tuple[str, Any]], Sizes]:
     """The leaves of a call with their paths, once it is known to fit; and the sizes that follow from them."""
-    arguments = _placed(call, tuple(args), dict(kwargs))
+    positional, named = call.in_tree.children
+    names = call.argument_names[: len(positional.children)]
+    arguments = place_arguments(names, named.keys, tuple(args), dict(kwargs))
     try:
-        positional, named = call.in_tree.children
         leaves = [*flatten(positional, arguments[0], "args"), *flatten(named, arguments[1], "kwargs")]
     except TreeMismatchError:
-        raise InputValueError(
-            "The arguments do not have the structure that the program was exported with.",
-            why=f"expected {tree_text(call.in_tree)}, got {value_text(arguments)}",
-            fix="Call it with the same nesting of tuples, lists, dicts and keywords.",
-        ) from None
+        raise other_structure(tree_text(call.in_tree), value_text(arguments)) from None
     found: list[tuple[str, Any]] = []
     for expected, (path, value) in zip(call.leaves, leaves, strict=True):
         if isinstance(expected, ConstantLeaf):
@@ -83,30 +92,10 @@ def _result(result: Result, outputs: Sequence[Any], sizes: Sizes) -> Any:
             return value
 
 
-def _placed(
-    call: CallDescription, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional arguments that were given by name, and the other way round, where the program has them."""
-    positional, named = call.in_tree.children
-    names = call.argument_names[: len(positional.children)]
-    while len(args) < len(names) and names[len(args)] in kwargs:
-        args = (*args, kwargs.pop(names[len(args)]))
-    missing = [key for key in named.keys if key not in kwargs]
-    if len(args) > len(names) and len(args) - len(names) <= len(missing):
-        kwargs |= dict(zip(missing, args[len(names) :], strict=False))
-        args = args[: len(names)]
-    return args, kwargs
-
-
 def _check_constant(expected: object, path: str, value: Any) -> None:
     # Where there is no torch, its dtypes and devices have names.
-    if is_same_constant(expected, value) or (isinstance(expected, Named) and value == expected.name):
-        return
-    raise InputValueError(
-        f"{path} is {value!r}, but the program was captured with {expected!r}.",
-        why="Python values are constants of a captured program",
-        fix="Pass the same value, or capture again.",
-    )
+    if not is_same_constant(expected, value) and not (isinstance(expected, Named) and value == expected.name):
+        raise other_constant(path, value, expected)
 
 
 def _checked_number(path: str, value: Any) -> int:
@@ -136,11 +125,7 @@ def _checked_tensor(call: CallDescription, expected: TensorLeaf, path: str, valu
         came, needed = f"is on {tensor.device}", "cpu"
     else:
         return tensor  # type: ignore[no-any-return]
-    raise InputValueError(
-        f"{path} {came}, but the program was captured with {needed}.",
-        why="the program's code was made for what the example was",
-        fix="Pass a tensor of that kind, or capture again.",
-    )
+    raise other_tensor(path, came, needed)
 
 
 def _text(call: CallDescription, expected: TensorLeaf) -> str:
@@ -179,11 +164,7 @@ def _checked_sizes(call: CallDescription, leaves: Sequence[tuple[str, Any]]) -> 
     ]
     wrong = wrong or list(_failing_guards(call, sizes))
     if wrong:
-        raise InputValueError(
-            f"{'; '.join(wrong)}.",
-            why="the program is valid for the sizes that it was captured for",
-            fix="Pass tensors of such sizes, or capture again with other dynamic_shapes.",
-        )
+        raise other_sizes(wrong)
     return sizes
 
 

@@ -1,0 +1,199 @@
+"""How a captured program is called: which tree of arguments it takes, and what their leaves must be.
+
+A call may order its keywords freely, and may give what fx makes of dicts and lists for dicts and lists. Its leaves are
+checked for kinds, dtypes, ranks, sizes, ranges and what tracing assumed. ``runtime.call`` does the same for files,
+without torch: it has expressions as JSON where this has sympy's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import is_fake
+from torch.fx.immutable_collections import immutable_dict, immutable_list
+from torch.utils import _pytree as pytree
+
+from precast.artifact.calls import other_constant, other_sizes, other_structure, other_tensor, place_arguments
+from precast.artifact.constants import is_same_constant
+from precast.artifact.trees import node_text
+from precast.errors import InputValueError
+from precast.graph.nodes import value_of
+from precast.graph.opened_objects import opened
+from precast.graph.program import Program
+from precast.graph.signature import ConstantArgument, InputKind, InputSpec
+from precast.graph.sizes import SymbolicSizes, bind_sizes
+from precast.graph.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One value of a call, and where it is in it (``args[0]['x']``)."""
+
+    path: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class ExpectedConstant:
+    """A leaf that must be this Python value."""
+
+    value: object
+
+
+ExpectedLeaf = TensorSpec | ExpectedConstant | None
+"""What a leaf of a call must be; ``None`` for anything."""
+
+
+def expected_leaves(program: Program) -> tuple[ExpectedLeaf, ...]:
+    """What the leaves of a call must be, in order."""
+    inputs = zip(program.signature.inputs, program.placeholders, strict=True)
+    return tuple(_expected(spec, node) for spec, node in inputs if spec.kind is InputKind.USER_INPUT)
+
+
+@dataclass(frozen=True)
+class CallConvention:
+    """Checks calls, and puts them into the exact form that the graph takes.
+
+    ``argument_names`` are the names of all arguments, positional ones first; none where they are not known.
+    """
+
+    in_tree: pytree.TreeSpec
+    expected: tuple[ExpectedLeaf, ...]
+    sizes: SymbolicSizes
+    argument_names: tuple[str, ...] = ()
+
+    def normalized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call with its keywords in order, plain containers and opened objects, once it is known to fit."""
+        call: tuple[tuple[Any, ...], dict[str, Any]] = opened(_plain(self._placed(tuple(args), dict(kwargs))))
+        with_paths, tree = pytree.tree_flatten_with_path(call)
+        if not _same_tree(tree, self.in_tree):
+            raise other_structure(_tree_text(self.in_tree), _tree_text(tree))
+        leaves = [Leaf(_path_text(path), value) for path, value in with_paths]
+        if any(is_fake(leaf.value) for leaf in leaves):
+            _specialize(self.expected, leaves)
+        else:
+            check_leaves(self.expected, self.sizes, leaves)
+        return call
+
+    def _placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments where the program has them, and its keywords in its order."""
+        positional, named = self.in_tree.children()
+        args, kwargs = place_arguments(self.argument_names[: positional.num_children], named.context, args, kwargs)
+        ordered = [key for key in named.context if key in kwargs]
+        return args, {key: kwargs[key] for key in [*ordered, *(key for key in kwargs if key not in ordered)]}
+
+
+def _plain(value: Any) -> Any:
+    """``value`` with fx's immutable containers as the containers that they stand for."""
+    if isinstance(value, (immutable_dict, immutable_list)):
+        return _plain(dict(value) if isinstance(value, immutable_dict) else list(value))
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+
+
+def _path_text(path: Sequence[Any]) -> str:
+    """Where a leaf is in a call, such as ``args[0]['x']``."""
+    return f"{'args' if path[0].idx == 0 else 'kwargs'}{pytree.keystr(tuple(path[1:]))}"
+
+
+def _same_tree(left: pytree.TreeSpec, right: pytree.TreeSpec) -> bool:
+    """Whether two trees hold the same; a class that was loaded under another identity counts by its name."""
+    if left == right:
+        return True
+    if left.is_leaf() or right.is_leaf() or left.num_children != right.num_children:
+        return False
+    if _kind(left) != _kind(right):
+        return False
+    return all(map(_same_tree, left.children(), right.children()))
+
+
+def _kind(tree: pytree.TreeSpec) -> object:
+    if pytree.is_namedtuple_class(tree.context):
+        return ("namedtuple", tree.context.__name__, tree.context._fields)
+    return tree.type, tree.context
+
+
+def _tree_text(tree: pytree.TreeSpec) -> str:
+    if tree.is_leaf():
+        return "*"
+    kind = getattr(tree.type, "__name__", str(tree.type))
+    name = getattr(tree.context, "__name__", None) or kind
+    keys = tree.context if tree.type is dict else ()
+    return node_text(kind, keys, [_tree_text(child) for child in tree.children()], name)
+
+
+def _specialize(expected: Sequence[ExpectedLeaf], leaves: Sequence[Leaf]) -> None:
+    """While the module is traced again, sizes that are fixed in its graph become fixed in the new one."""
+    for wanted, leaf in zip(expected, leaves, strict=True):
+        if not isinstance(wanted, TensorSpec) or not isinstance(leaf.value, torch.Tensor):
+            continue
+        for dimension, size in enumerate(wanted.shape):
+            if isinstance(size, int) and dimension < leaf.value.dim() and leaf.value.shape[dimension] != size:
+                raise InputValueError(
+                    f"{leaf.path}.shape[{dimension}] is {leaf.value.shape[dimension]}, but the program has {size}.",
+                    why="the program that is exported again is valid for that size alone",
+                    fix="Export the original module with that dimension dynamic.",
+                )
+
+
+def check_leaves(expected: Sequence[ExpectedLeaf], sizes: SymbolicSizes, leaves: Sequence[Leaf]) -> None:
+    """Raise an ``InputValueError`` that names the first leaf that does not fit, or all sizes that do not."""
+    tensors: list[tuple[Leaf, TensorSpec]] = []
+    for wanted, leaf in zip(expected, leaves, strict=True):
+        if isinstance(wanted, ExpectedConstant):
+            _check_constant(wanted.value, leaf)
+        elif wanted is not None:
+            _check_tensor(wanted, leaf)
+            tensors.append((leaf, wanted))
+    _check_sizes(sizes, tensors)
+
+
+def _expected(spec: InputSpec, node: fx.Node) -> ExpectedLeaf:
+    if isinstance(spec.arg, ConstantArgument):
+        return ExpectedConstant(spec.arg.value)
+    value = value_of(node)
+    return TensorSpec.of(value) if isinstance(value, torch.Tensor) else None
+
+
+def _check_constant(expected: object, leaf: Leaf) -> None:
+    if not is_same_constant(expected, leaf.value):
+        raise other_constant(leaf.path, leaf.value, expected)
+
+
+def _check_tensor(expected: TensorSpec, leaf: Leaf) -> None:
+    value = leaf.value
+    if not isinstance(value, torch.Tensor):
+        came, wanted = f"is {value!r}", f"a tensor, {expected}"
+    elif value.dtype != expected.dtype:
+        came, wanted = f"is {value.dtype}", str(expected.dtype)
+    elif value.dim() != len(expected.shape):
+        came, wanted = f"has {value.dim()} dimensions", f"{len(expected.shape)}: {expected}"
+    elif value.device.type != expected.device.type:
+        came, wanted = f"is on {value.device}", str(expected.device)
+    else:
+        return
+    raise other_tensor(leaf.path, came, wanted)
+
+
+def _check_sizes(sizes: SymbolicSizes, tensors: Sequence[tuple[Leaf, TensorSpec]]) -> None:
+    binding, mismatches = bind_sizes([spec.shape for _, spec in tensors], [leaf.value.shape for leaf, _ in tensors])
+    wrong = []
+    for tensor, dimension, size, came in mismatches:
+        leaf, spec = tensors[tensor]
+        wrong.append(f"{leaf.path}.shape[{dimension}] is {came}, but {_wanted_size(spec.shape[dimension], size)}")
+    for symbol, came in sizes.out_of_range(binding):
+        wrong.append(f"{symbol.seen_at} is {came}, outside of {symbol.name} in {symbol.range}")
+    for guard in [] if wrong else sizes.failing_guards(binding):
+        values = ", ".join(f"{s.name} = {binding[s.symbol]}" for s in sizes.symbols if s.symbol in binding)
+        wrong.append(f"{guard.condition} does not hold for {values}" + (f" (asked at {guard.at})" if guard.at else ""))
+    if wrong:
+        raise other_sizes(wrong)
+
+
+def _wanted_size(promised: object, size: int | None) -> str:
+    if isinstance(promised, int):
+        return f"the program was captured with {promised}"
+    return f"it must be {promised}" if size is None else f"the other sizes make it {size}"
