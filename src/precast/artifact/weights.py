@@ -33,6 +33,14 @@ class Weight(NamedTuple):
     carrier: np.ndarray[Any, np.dtype[Any]]
 
 
+class Block(NamedTuple):
+    """A tensor as the layout has it: the layout's name of its dtype, its sizes, and its bytes."""
+
+    dtype: str
+    shape: Sequence[int]
+    data: bytes | memoryview
+
+
 def write_weights(weights: Mapping[str, Weight]) -> bytes:
     """All weights in one block."""
     return b"".join(weight_pieces(weights))
@@ -41,22 +49,25 @@ def write_weights(weights: Mapping[str, Weight]) -> bytes:
 def weight_pieces(weights: Mapping[str, Weight]) -> list[bytes | memoryview]:
     """The header, then each weight's own memory; larger elements first so that each lies aligned to its own size."""
     order = sorted(weights, key=lambda name: (-DTYPES[weights[name].dtype].item_size, name))
-    header: dict[str, object] = {}
-    blocks: list[bytes | memoryview] = []
+    return safetensors_pieces({name: _block(weights[name]) for name in order})
+
+
+def _block(weight: Weight) -> Block:
+    data = np.ascontiguousarray(weight.carrier).reshape(-1).view(np.uint8).data
+    return Block(weight.dtype.upper(), weight.carrier.shape, data)
+
+
+def safetensors_pieces(blocks: Mapping[str, Block], **notes: object) -> list[bytes | memoryview]:
+    """The header of these tensors, with further notes in it, then each tensor's own memory, in this order."""
+    header: dict[str, object] = dict(notes)
     position = 0
-    for name in order:
-        weight = weights[name]
-        block = np.ascontiguousarray(weight.carrier).reshape(-1).view(np.uint8).data
-        header[name] = {
-            "dtype": weight.dtype.upper(),
-            "shape": list(weight.carrier.shape),
-            "data_offsets": [position, position + len(block)],
-        }
-        blocks.append(block)
-        position += len(block)
+    for name, block in blocks.items():
+        end = position + len(block.data)
+        header[name] = {"dtype": block.dtype, "shape": list(block.shape), "data_offsets": [position, end]}
+        position = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
-    return [len(text).to_bytes(8, "little") + text, *blocks]
+    return [len(text).to_bytes(8, "little") + text, *(block.data for block in blocks.values())]
 
 
 def read_weights(data: memoryview) -> dict[str, Weight]:

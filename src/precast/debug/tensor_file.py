@@ -11,44 +11,21 @@ from pathlib import Path
 
 import torch
 
+from precast.artifact.weights import Block, safetensors_pieces
 from precast.errors import InputValueError
+from precast.graph.tensor_spec import TORCH_DTYPES
 
-_LAYOUT_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+_LAYOUT_NAMES = {dtype: short.upper() for short, dtype in TORCH_DTYPES.items()}
+_LAYOUT_NAMES |= {torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16"}
+_LAYOUT_NAMES |= {torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write ``tensors`` under their names; values, dtypes, sizes and strides come back as they are."""
-    header: dict[str, object] = {"__metadata__": {name: json.dumps(_note(tensor)) for name, tensor in tensors.items()}}
-    blocks, offset = [], 0
-    for name, tensor in tensors.items():
-        block = _bytes_of(name, tensor)
-        named = _LAYOUT_NAMES.get(tensor.dtype)
-        # A dtype that the layout has no name for goes as its bytes.
-        shape = list(tensor.shape) if named else [*tensor.shape, tensor.element_size()]
-        header[name] = {"dtype": named or "U8", "shape": shape, "data_offsets": [offset, offset + len(block)]}
-        blocks.append(block)
-        offset += len(block)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    notes = {name: json.dumps(_note(tensor)) for name, tensor in tensors.items()}
+    blocks = {name: _block(name, tensor) for name, tensor in tensors.items()}
     with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.writelines(blocks)
+        file.writelines(safetensors_pieces(blocks, __metadata__=notes))
 
 
 def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
@@ -104,7 +81,7 @@ def _note(tensor: torch.Tensor) -> dict[str, object]:
     }
 
 
-def _bytes_of(name: str, tensor: torch.Tensor) -> bytes:
+def _block(name: str, tensor: torch.Tensor) -> Block:
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise InputValueError(
             f"tensor {name!r} cannot be saved: it is {'quantized' if tensor.is_quantized else tensor.layout}",
@@ -112,4 +89,8 @@ def _bytes_of(name: str, tensor: torch.Tensor) -> bytes:
             fix="save it as the plain tensors it is made of",
         )
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    data = plain.reshape(-1).view(torch.uint8).numpy().data if plain.numel() else b""
+    if tensor.dtype in _LAYOUT_NAMES:
+        return Block(_LAYOUT_NAMES[tensor.dtype], tensor.shape, data)
+    # A dtype that the layout has no name for goes as its bytes.
+    return Block("U8", [*tensor.shape, tensor.element_size()], data)
