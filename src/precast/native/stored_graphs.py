@@ -23,7 +23,8 @@ from precast.graph.constants import TORCH_CONSTANTS
 from precast.graph.nodes import tensor_of, value_of
 from precast.native.call import CompiledGraph, NativeStep, TorchStep
 from precast.native.loops.buffers import Buffer
-from precast.native.loops.index import Atom, Extreme, Index, Quotient, Remainder, Symbol
+from precast.native.loops.expressions import index_from_json, index_to_json
+from precast.native.loops.index import Index
 from precast.native.loops.program import Argument, FallbackStep, LoopProgram, SizeSource, Slot
 from precast.native.split import ViewChain
 from precast.ops.own_operators import random_seed
@@ -101,7 +102,7 @@ def _argument_data(argument: Argument) -> Any:
         case Slot(position):
             return {"slot": position}
         case Index():
-            return {"index": _index_data(argument)}
+            return {"index": index_to_json(argument)}
         case tuple():
             return list(map(_argument_data, argument))
     return argument
@@ -111,45 +112,12 @@ def _argument(content: Any) -> Argument:
     match content:
         case {"slot": position}:
             return Slot(position)
-        case {"index": terms}:
-            return _index(terms)
+        case {"index": expression}:
+            return index_from_json(expression)
         case list():
             return tuple(map(_argument, content))
     plain: Argument = content
     return plain
-
-
-def _index_data(index: Index) -> list[Any]:
-    return [[list(map(_atom_data, monomial)), coefficient] for monomial, coefficient in index.terms]
-
-
-def _index(terms: list[Any]) -> Index:
-    return Index(tuple((tuple(map(_atom, monomial)), coefficient) for monomial, coefficient in terms))
-
-
-def _atom_data(atom: Atom) -> Any:
-    match atom:
-        case Symbol(name):
-            return name
-        case Quotient(numerator, denominator):
-            return ["//", _index_data(numerator), _index_data(denominator)]
-        case Remainder(numerator, denominator):
-            return ["%", _index_data(numerator), _index_data(denominator)]
-        case Extreme(kind, first, second):
-            return [kind, _index_data(first), _index_data(second)]
-    raise AssertionError(f"{atom} cannot be a fallback's argument")
-
-
-def _atom(content: Any) -> Atom:
-    if isinstance(content, str):
-        return Symbol(content)
-    kind, first, second = content[0], _index(content[1]), _index(content[2])
-    match kind:
-        case "//":
-            return Quotient(first, second)
-        case "%":
-            return Remainder(first, second)
-    return Extreme(kind, first, second)
 
 
 _OPERATORS = ("aten", "prims", random_seed.namespace)

@@ -1,9 +1,13 @@
 """Subscripts simplify as people would, and never change their value."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precast.artifact import expressions as of_files
+from precast.native.loops.expressions import index_from_json, index_to_json
 from precast.native.loops.index import (
     Symbol,
     Variable,
@@ -21,7 +25,7 @@ from precast.native.loops.index import (
 )
 
 I8, J6 = Variable("i", constant(8)), Variable("j", constant(6))
-i, j, s = atom(I8), atom(J6), symbol("s")
+i, j, s, r = atom(I8), atom(J6), symbol("s"), symbol("r")
 KS = Variable("k", s)
 k = atom(KS)
 
@@ -105,3 +109,19 @@ def test_dividing_and_joining_gives_back_the_number(value, divisor, size, data):
     assert number(remainder(value, s)) == number(value) % size
     assert number(floor_divide(value, divisor) * divisor + remainder(value, divisor)) == number(value)
     assert number(substitute(value, {I8: constant(values["i"])})) == number(value)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        constant(0), constant(-3), s, s * 2 + 1, s * r * r - 4, floor_divide(s + 1, 2) * 3,
+        remainder(s, r) + maximum(s, r + 1), minimum(floor_divide(s, r), s * s - 9),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_index_over_sizes_is_an_expression_of_files(index):
+    content = json.loads(json.dumps(index_to_json(index)))
+    assert index_from_json(content) == index
+    of_files.check_expression(content, {"s", "r"})
+    sizes = {"s": 7, "r": 3}
+    assert of_files.evaluate(content, sizes) == evaluate(index, lambda atom: sizes[atom.text])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import reduce
-
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.functions import Max
 
 from precast.errors import LoweringError
-from precast.native.loops.index import Index, constant, floor_divide, maximum, minimum, product, remainder, symbol
+from precast.native.loops.expressions import FUNCTIONS
+from precast.native.loops.index import Index, constant, product, symbol
 
 
 def to_index(size: int | torch.SymInt) -> Index:
@@ -54,21 +53,10 @@ def _from_sympy(expression: sympy.Expr) -> Index:
         return constant(int(expression))
     if expression.is_Symbol:
         return symbol(expression.name)
-    parts = [_from_sympy(argument) for argument in expression.args] if not expression.is_Pow else []
-    if expression.is_Add:
-        return sum(parts, constant(0))
-    if expression.is_Mul:
-        return product(parts)
     if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
         return product([_from_sympy(expression.base)] * int(expression.exp))
-    if isinstance(expression, FloorDiv | CleanDiv):
-        return floor_divide(*parts)
-    if isinstance(expression, Mod | PythonMod):
-        return remainder(*parts)
-    if isinstance(expression, sympy.Max | Max):
-        return reduce(maximum, parts)
-    if isinstance(expression, sympy.Min | Min):
-        return reduce(minimum, parts)
+    if function := FUNCTIONS.get(type(expression).__name__):
+        return function(*map(_from_sympy, expression.args))
     raise LoweringError(
         f"cannot compile the size {expression}",
         why=f"the native backend does not know how to compute {type(expression).__name__} of sizes",
