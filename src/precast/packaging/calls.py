@@ -19,7 +19,7 @@ from precast.export.export import export
 from precast.export.program import ExportedProgram
 from precast.export.serialize.constants import constant_to_json
 from precast.export.serialize.expressions import expression_to_json
-from precast.export.serialize.symbols import sizes_to_json
+from precast.export.serialize.symbols import sizes_to_json, symbol_to_json
 from precast.export.serialize.trees import tree_to_json
 from precast.graph.nodes import value_of
 from precast.graph.program import Program
@@ -52,15 +52,7 @@ def call_to_json(
             for _, spec, output in results
             if spec.kind is OutputKind.USER_INPUT_MUTATION and output is not None
         ],
-        "symbols": [
-            {
-                "symbol": str(symbol.symbol.name),
-                "name": symbol.name,
-                "seen_at": symbol.seen_at,
-                "range": [symbol.range.lower, symbol.range.upper],
-            }
-            for symbol in program.sizes.symbols
-        ],
+        "symbols": [symbol_to_json(symbol) for symbol in program.sizes.symbols],
         "guards": guards if checks_sizes else [],
     }
 

@@ -17,9 +17,9 @@ from precast.artifact.schema import Json
 from precast.artifact.weights import Weight
 from precast.errors import InputTypeError
 from precast.export.program import ExportedProgram
+from precast.export.serialize.tensors import weight_of
 from precast.graph.opened_objects import opened
 from precast.graph.signature import ConstantArgument, InputKind
-from precast.graph.tensor_spec import dtype_name
 from precast.trace.retrace import REGIONS
 
 EAGER_ERRORS, ROUNDINGS = 8, 32
@@ -73,9 +73,7 @@ def entry_samples(
 
 def as_weight(tensor: torch.Tensor) -> Weight:
     """A copy of the tensor, row-major, as its bits."""
-    plain = tensor.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
-    bits = plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain
-    return Weight(dtype_name(plain.dtype), bits.numpy())
+    return weight_of(tensor.detach().resolve_conj().clone(memory_format=torch.contiguous_format))
 
 
 def _expected(

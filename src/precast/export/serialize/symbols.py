@@ -24,20 +24,18 @@ MAX_UNBACKED = 10_000
 def sizes_to_json(sizes: SymbolicSizes, hints: dict[str, int]) -> dict[str, Json]:
     """The symbols with their ranges and example sizes, and the guards."""
     symbols: list[Json] = [
-        {
-            "symbol": str(symbol.symbol.name),
-            "name": symbol.name,
-            "seen_at": symbol.seen_at,
-            "range": [symbol.range.lower, symbol.range.upper],
-            "example": hints.get(str(symbol.symbol.name)),
-        }
-        for symbol in sizes.symbols
+        {**symbol_to_json(symbol), "example": hints.get(str(symbol.symbol.name))} for symbol in sizes.symbols
     ]
     # A guard on a size that turned out to be another is told in terms of that other, too.
     declared = {symbol.symbol for symbol in sizes.symbols}
     kept = [guard for guard in sizes.guards if guard.condition.free_symbols <= declared]
     guards: list[Json] = [{"condition": expression_to_json(guard.condition), "at": guard.at} for guard in kept]
     return {"symbols": symbols, "guards": guards}
+
+
+def symbol_to_json(symbol: SizeSymbol) -> dict[str, Json]:
+    bounds: list[Json] = [symbol.range.lower, symbol.range.upper]
+    return {"symbol": str(symbol.symbol.name), "name": symbol.name, "seen_at": symbol.seen_at, "range": bounds}
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,6 @@ from precast.errors import ExportError
 from precast.export.serialize.constants import constant_from_json
 from precast.graph.tensor_spec import dtype_name
 
-_CARRIERS = {torch.bfloat16: torch.uint16}
-
 
 @dataclass(frozen=True)
 class StoredTensors:
@@ -85,8 +83,13 @@ def _needs_whole_storage(tensor: torch.Tensor) -> bool:
 def _dense_weight(tensor: torch.Tensor) -> Weight:
     if dtype_name(tensor.dtype) not in DTYPES:
         return _bytes_weight(tensor)
-    plain = tensor.detach().cpu()
-    return Weight(dtype_name(tensor.dtype), plain.view(_CARRIERS.get(tensor.dtype, tensor.dtype)).numpy())
+    return weight_of(tensor.detach().cpu())
+
+
+def weight_of(tensor: torch.Tensor) -> Weight:
+    """The tensor's own memory, as its bits."""
+    bits = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
+    return Weight(dtype_name(tensor.dtype), bits.numpy())
 
 
 def _bytes_weight(tensor: torch.Tensor) -> Weight:
