@@ -10,6 +10,7 @@ import torch
 import precast
 import precast.runtime
 from precast.artifact.archive import write_archive
+from precast.artifact.manifest import FORMAT_VERSION
 from precast.artifact.package import open_package
 from precast.errors import InputValueError
 
@@ -89,9 +90,11 @@ def test_state_that_native_code_does_not_know_is_left_to_torch(tmp_path):
     assert precast.load(path).state_dict["phases"].dtype is torch.complex64
 
 
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parent / "stored").glob("*.precast")), ids=lambda path: path.stem
-)
+def test_the_current_version_is_stored():
+    assert f"package-{FORMAT_VERSION}" in [path.stem for path in STORED]
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_files_of_every_version_still_load(path):
     model = precast.runtime.load(path, allow_native=False)
     assert all(check.passed for check in model.verify())
