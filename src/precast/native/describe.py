@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from precast.artifact.schema import Json
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index
 from precast.native.loops.program import FallbackStep, LoopProgram, Plan, SizeSource
-
-Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 # Gives operators of ours their names.
 import precast.ops.own_operators  # noqa: F401
 from precast.graph.constants import TORCH_CONSTANTS
+from precast.native.fallback import operator_named
 from precast.runtime.entry import Entry
 
 
@@ -104,11 +104,7 @@ def _call(content: dict[str, Any]) -> _OperatorCall:
 
 
 def _function(name: str) -> Callable[..., Any]:
-    if name == "getitem":
-        return operator.getitem
-    namespace, packet, overload = name.split(".")
-    found: OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-    return found
+    return operator.getitem if name == "getitem" else operator_named(name)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ import json
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from precast.artifact.constants import ConstantCodec, Kind
 from precast.errors import ExportError
 from precast.graph.constants import TORCH_CONSTANTS
 from precast.graph.nodes import tensor_of, value_of
@@ -25,7 +27,7 @@ from precast.native.call import CompiledGraph, NativeStep, TorchStep
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.expressions import index_from_json, index_to_json
 from precast.native.loops.index import Index
-from precast.native.loops.program import Argument, FallbackStep, LoopProgram, SizeSource, Slot
+from precast.native.loops.program import FallbackStep, LoopProgram, SizeSource, Slot
 from precast.native.split import ViewChain
 from precast.ops.own_operators import random_seed
 
@@ -76,14 +78,22 @@ def _program(content: dict[str, Any]) -> LoopProgram:
     return LoopProgram(content["name"], (), (), sizes, tuple(map(_step, content["steps"])))
 
 
+_ARGUMENTS = ConstantCodec(
+    {
+        "slot": Kind((Slot,), attrgetter("position"), Slot, int),
+        "index": Kind((Index,), index_to_json, index_from_json, list),
+    }
+)
+
+
 def _step_data(step: FallbackStep) -> dict[str, Any]:
     return {
         "name": step.name,
         "operator": step.operator,
         "inputs": [buffer.dtype for buffer in step.inputs],
         "outputs": [buffer.dtype for buffer in step.outputs],
-        "arguments": _argument_data(step.arguments),
-        "keywords": [[name, _argument_data(value)] for name, value in step.keyword_arguments],
+        "arguments": _ARGUMENTS.write(step.arguments),
+        "keywords": [[name, _ARGUMENTS.write(value)] for name, value in step.keyword_arguments],
         "at": step.at,
     }
 
@@ -91,33 +101,9 @@ def _step_data(step: FallbackStep) -> dict[str, Any]:
 def _step(content: dict[str, Any]) -> FallbackStep:
     # Shapes come with each call; of a buffer, only the type of its elements is needed.
     inputs, outputs = (tuple(Buffer("", dtype, (), ()) for dtype in content[key]) for key in ("inputs", "outputs"))
-    keywords = tuple((name, _argument(value)) for name, value in content["keywords"])
-    arguments = _argument(content["arguments"])
-    assert isinstance(arguments, tuple)
+    keywords = tuple((name, _ARGUMENTS.read(value)) for name, value in content["keywords"])
+    arguments = _ARGUMENTS.read(content["arguments"])
     return FallbackStep(content["name"], content["operator"], inputs, outputs, arguments, keywords, at=content["at"])
-
-
-def _argument_data(argument: Argument) -> Any:
-    match argument:
-        case Slot(position):
-            return {"slot": position}
-        case Index():
-            return {"index": index_to_json(argument)}
-        case tuple():
-            return list(map(_argument_data, argument))
-    return argument
-
-
-def _argument(content: Any) -> Argument:
-    match content:
-        case {"slot": position}:
-            return Slot(position)
-        case {"index": expression}:
-            return index_from_json(expression)
-        case list():
-            return tuple(map(_argument, content))
-    plain: Argument = content
-    return plain
 
 
 _OPERATORS = ("aten", "prims", random_seed.namespace)
