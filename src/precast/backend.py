@@ -53,7 +53,7 @@ class Compiler(ABC):
     one of this class of it. Derive from the class for what a function cannot say: a subclass defines ``__call__``, and
     whatever else it does otherwise than the defaults here. One compilation calls, in this order::
 
-        with_options    when a user writes precast.compile(model, options=…)
+        with_options    when precast.compile is called
         restore_alone   when a call is first met, if store_alone kept one like it: the rest is left out
         get_ready       before the call is traced
         restore         for each graph, if store kept one that means the same; else
@@ -176,7 +176,7 @@ class FunctionCompiler(Compiler):
 
 def as_compiler(compiler: CompilerFunction) -> Compiler:
     """The compiler that a function, or an object like one, stands for; what is one already is returned as it is."""
-    return compiler if isinstance(compiler, Compiler) else FunctionCompiler(compiler)
+    return compiler if isinstance(compiler, Compiler) else FunctionCompiler(_checked_compiler(compiler, "a compiler"))
 
 
 @dataclass(frozen=True)
@@ -298,6 +298,12 @@ def _check_name(name: object) -> None:
 
 
 def _checked_compiler(compiler: object, what: str) -> CompilerFunction:
+    if isinstance(compiler, type) and issubclass(compiler, Compiler):
+        raise InputTypeError(
+            f"{what} is the class {compiler.__name__}, not a compiler of that class",
+            why="calling a class makes an object, where calling a compiler compiles a graph",
+            fix=f"pass an object: {compiler.__name__}()",
+        )
     if callable(compiler):
         return compiler
     raise InputTypeError(

@@ -158,6 +158,11 @@ class WithoutRestore(Whole):
     restore = Compiler.restore
 
 
+class WithoutRestoreAlone(Whole):
+    def store_alone(self, compiled):
+        return b""
+
+
 class WithoutText(Whole):
     cache_key = 3
 
@@ -174,6 +179,7 @@ like_a_compiler.cache_key, like_a_compiler.restore = "by halves", Whole().restor
     [
         (WithoutStore(), "WithoutStore.* no store"),
         (WithoutRestore(), "WithoutRestore.* no restore"),
+        (WithoutRestoreAlone(), "WithoutRestoreAlone.* no restore_alone"),
         (WithoutText(), "cache_key is 3"),
         (like_a_compiler, "like_a_compiler.* no store"),
     ],

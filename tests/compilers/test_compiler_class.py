@@ -9,6 +9,7 @@ import precast
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.backend import Backend, Compiler, FunctionCompiler, as_compiler
 from precast.compilers import nop
+from precast.errors import InputTypeError
 from precast.options import Options
 
 
@@ -76,6 +77,14 @@ def test_a_function_as_a_compiler_is_pickled_and_copied():
     again = pickle.loads(pickle.dumps(as_compiler(nop)))
     assert isinstance(again, FunctionCompiler)
     assert again.function is nop
+
+
+@pytest.mark.parametrize(
+    "act", [lambda: precast.register_backend("mine")(Plain), lambda: precast.aot_function(torch.sin, Plain)]
+)
+def test_a_class_in_the_place_of_its_object_is_refused(act):
+    with pytest.raises(InputTypeError, match=r"pass an object: Plain\(\)"):
+        act()
 
 
 def test_missing_compilers_are_the_forwards():

@@ -212,7 +212,9 @@ def _is_storing(compiler: Compiler) -> bool:
     key: object = compiler.cache_key
     if key is None:
         return False
-    missing = [name for name in ("store", "restore") if not compiler.defines(name)]
+    is_alone = compiler.defines("store_alone") or compiler.defines("restore_alone")
+    wanted = ("store", "restore", "store_alone", "restore_alone") if is_alone else ("store", "restore")
+    missing = [name for name in wanted if not compiler.defines(name)]
     if missing or not isinstance(key, str):
         raise InputTypeError(
             f"the compiler {compiler.qualified_name} cannot be cached",
