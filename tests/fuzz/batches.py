@@ -16,7 +16,7 @@ from precast.backend import Backend
 from precast.cache import Store
 from precast.native.backend import BACKEND
 from precast.native.call import CompiledGraph
-from precast.native.compiler import open_entries, weights_of
+from precast.native.compiler import weights_of
 from precast.native.describe import Entry as ProgramEntry
 from precast.native.fallback import run_step
 from precast.native.graph_passes.freezing import FrozenGraph
@@ -26,6 +26,7 @@ from precast.native.programs import lower_segments, prepare_graph
 from precast.native.stored_graphs import written_in_place
 from precast.native.targets.cpu.build.library import build
 from precast.native.targets.cpu.codegen.generate import generate
+from precast.native.targets.cpu.target import CpuTarget
 from precast.options import Options
 from precast.runtime import Entry
 
@@ -85,7 +86,7 @@ class Batch:
                 ProgramEntry(each.program, each.plan, {key: f"{prefix}_{name}" for key, name in each.weights.items()}),
                 weights,
             )
-            for each in lower_segments(split, prefix=prefix)
+            for each in lower_segments(split, CpuTarget(), prefix=prefix)
         ]
         self.entries += made
         return CompiledGraph(split, made, [written_in_place(each.entry.program) for each in made])  # type: ignore[arg-type]
@@ -97,6 +98,6 @@ class Batch:
             return
         library = build(generate([each.entry for each in waiting]), store=self.store, extra_flags=self.flags)
         weights = {name: value for each in waiting for name, value in each.weights.items()}
-        opened = open_entries(library, [each.entry.program for each in waiting], weights)
+        opened = CpuTarget().open(library, [each.entry.program for each in waiting], weights)
         for each, native in zip(waiting, opened, strict=True):
             each.native = native

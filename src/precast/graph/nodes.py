@@ -7,6 +7,7 @@ The two ends of a flat graph.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -156,6 +157,13 @@ def copy_checkpoint_tag(source: fx.Node, target: fx.Node) -> None:
     for key in ("ac_graph_id", "recompute"):
         if key in source.meta:
             target.meta[key] = source.meta[key]
+
+
+def devices_of(graph: fx.Graph) -> Iterator[str]:
+    """The kinds of devices that tensors of the graph are on, as torch names them, node by node."""
+    values = (value_of(node) for node in graph.nodes if has_value(node))
+    each_alone = (each for value in values for each in (value if isinstance(value, tuple | list) else (value,)))
+    return (each.device.type for each in each_alone if isinstance(each, torch.Tensor))
 
 
 def placeholders_of(graph: fx.Graph) -> list[fx.Node]:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from precast.backend import Backend, Compiler
 from precast.cache import content_key, open_store, own_sources
 from precast.errors import BuildError
+from precast.graph.nodes import devices_of
 from precast.native.standalone import StandaloneGraph, graph_of
-from precast.native.targets.cpu.build.built import Library, find_library
-from precast.native.targets.cpu.build.compiler import find_compiler
+from precast.native.targets import Code, OpenEntry, Target, target_for, target_named, targets
 from precast.options import Options, as_options
-from precast.runtime.entry import Entry, library_entries
 
 if TYPE_CHECKING:
     import torch
@@ -32,11 +31,13 @@ _MAKER = "precast.native.compiler"
 
 @dataclass(frozen=True)
 class NativeCompiler(Compiler):
-    """Fused loops in C++, built by this machine's compiler; what has no native rule calls back into torch."""
+    """Fused loops, built for this machine; what has no native rule calls back into torch."""
 
     options: Options | None = None
     is_for_inference: bool = False
     """Whether the graphs it is given are whole programs, of which nobody wants gradients."""
+    target: Target | None = None
+    """What code is made for; None means that the devices of a graph's tensors decide."""
 
     @cached_property
     def profiled(self) -> ProfiledGraphs:
@@ -46,7 +47,7 @@ class NativeCompiler(Compiler):
         return ProfiledGraphs()
 
     def with_options(self, options: Options) -> NativeCompiler:
-        return NativeCompiler(options, self.is_for_inference)
+        return replace(self, options=options)
 
     def random_source(self) -> str:
         return as_options(self.options).random
@@ -59,23 +60,25 @@ class NativeCompiler(Compiler):
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]  # an attribute for those who assign it
-        """Tells apart what other sources of ours, or another C++ compiler, would make."""
+        """Tells apart what other sources of ours, or other targets, would make."""
         options = as_options(self.options)
         switches = (str(bool(options.freeze)), str(options.measure))
-        return content_key([own_sources(_MAKER), find_compiler(options.compiler).identity, *switches])
+        identities = [each.identity(options) for each in ([self.target] if self.target else targets())]
+        return content_key([own_sources(_MAKER), *identities, *switches])
+
+    def target_of(self, graph_module: fx.GraphModule) -> Target:
+        """What a graph is compiled for."""
+        return self.target or target_for(devices_of(graph_module.graph))
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph | FrozenGraph:
         return self.start(graph_module, example_inputs)()
 
     def get_ready(self, state: Sequence[torch.Tensor]) -> None:
         """Begin to build the routines that programs over such state call, while they are traced."""
-        from precast.native.targets.cpu.build.library import build_early
-        from precast.native.targets.cpu.codegen.generate import routine_sources
-
-        options = as_options(self.options)
+        target = self.target or target_for(each.device.type for each in state)
         # That there is no compiler, say, is told to whoever needs it.
         with suppress(BuildError, OSError):
-            build_early(routine_sources(_likely_routines(state)), store=open_store(options), compiler=options.compiler)
+            target.get_ready(_likely_routines(state), as_options(self.options))
 
     def start(
         self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]
@@ -88,7 +91,7 @@ class NativeCompiler(Compiler):
     def store(self, compiled: Any) -> bytes | None:
         # A profile is told in terms of the programs, which are not stored; constants are known at the first call only.
         options = as_options(self.options)
-        if options.profile or options.freeze:
+        if options.profile or options.freeze or not compiled.target.keeps_code:
             return None
         data: bytes = compiled.stored.to_bytes()
         return data
@@ -96,7 +99,7 @@ class NativeCompiler(Compiler):
     def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph:
         from precast.native.compiler import restore_graph
 
-        return restore_graph(data, graph_module, as_options(self.options))
+        return restore_graph(data, graph_module, self, as_options(self.options))
 
     def store_alone(self, compiled: Any) -> bytes | None:
         from precast.native.stored_graphs import graph_data
@@ -108,10 +111,10 @@ class NativeCompiler(Compiler):
         stored = content["stored"]
         if not stored["programs"]:
             return graph_of(content, ())
-        store = open_store(as_options(self.options))
-        with store.held():
-            library = find_library(stored["library"], tuple(stored["needs"]), store=store)
-            return graph_of(content, _open_entries(library, stored))
+        options, target = as_options(self.options), target_named(stored["target"])
+        with open_store(options).held():
+            code = target.find(stored["key"], stored["needs"], options)
+            return graph_of(content, _open_entries(target, code, stored))
 
 
 def _likely_routines(state: Sequence[torch.Tensor]) -> set[str]:
@@ -120,14 +123,13 @@ def _likely_routines(state: Sequence[torch.Tensor]) -> set[str]:
     return {"matmul", "convolution"} if highest > 3 else {"matmul"} if highest > 1 else set()
 
 
-def _open_entries(library: Library, stored: Mapping[str, Any]) -> tuple[Entry, ...]:
-    """The entries of a library; what calls back into torch brings along the stage that knows how."""
+def _open_entries(target: Target, code: Code, stored: Mapping[str, Any]) -> Sequence[OpenEntry]:
+    """The entries of code; what calls back into torch brings along the stage that knows how."""
     if any(program["steps"] for program in stored["programs"]):
-        from precast.native.compiler import open_entries
         from precast.native.stored_graphs import StoredGraph
 
-        return open_entries(library, StoredGraph.from_bytes(json.dumps(stored).encode()).programs)
-    return tuple(library_entries(library.path, needs=library.needs))
+        return target.open(code, StoredGraph.from_bytes(json.dumps(stored).encode()).programs)
+    return target.open(code, ())
 
 
 def native_partition(

@@ -14,8 +14,8 @@ from precast.graph.nodes import placeholders_of, tensor_of, value_of
 from precast.native.programs import SegmentInputs, segment_inputs
 from precast.native.sizes import SizeReader, number_of, size_readers
 from precast.native.split import Segment, SplitGraph, ViewChain, computed_sizes, is_size
+from precast.native.targets import OpenEntry
 from precast.ops.facts import Fact, facts_of
-from precast.runtime import Entry
 from precast.runtime.tensors import as_tensor
 
 Values = dict[fx.Node, Any]
@@ -29,7 +29,7 @@ class NativeStep:
     `updated` are results that it writes into an input, each with that input.
     """
 
-    entry: Entry
+    entry: OpenEntry
     inputs: SegmentInputs
     outputs: tuple[fx.Node, ...]
     updated: tuple[tuple[fx.Node, fx.Node], ...] = ()
@@ -75,7 +75,7 @@ class CompiledGraph:
 
     _boxed_call = True
 
-    def __init__(self, split: SplitGraph, entries: Sequence[Entry], in_place: Sequence[Sequence[int]]):
+    def __init__(self, split: SplitGraph, entries: Sequence[OpenEntry], in_place: Sequence[Sequence[int]]):
         """`in_place`: for each entry, the numbers of its segment's outputs that it writes into inputs."""
         self.split = split
         self.placeholders = placeholders_of(split.module.graph)
@@ -102,7 +102,7 @@ def _read_sizes(readers: Sequence[SizeReader], values: Values, sizes: Sizes) -> 
         sizes[reader.symbol] = reader.read(values[reader.node])
 
 
-def _running_steps(split: SplitGraph, entries: Iterator[tuple[Entry, Sequence[int]]]) -> Iterator[RunningStep]:
+def _running_steps(split: SplitGraph, entries: Iterator[tuple[OpenEntry, Sequence[int]]]) -> Iterator[RunningStep]:
     deaths = _deaths(split)
     readers: dict[fx.Node, tuple[SizeReader, ...]] = {}
     for reader in computed_sizes(split.module.graph).values():
@@ -113,7 +113,7 @@ def _running_steps(split: SplitGraph, entries: Iterator[tuple[Entry, Sequence[in
 
 def _step(
     segment: Segment,
-    entries: Iterator[tuple[Entry, Sequence[int]]],
+    entries: Iterator[tuple[OpenEntry, Sequence[int]]],
     readers: Mapping[fx.Node, tuple[SizeReader, ...]],
 ) -> NativeStep | TorchStep:
     if segment.is_native:

@@ -52,7 +52,7 @@ class Entry:
 
     @property
     def fallbacks(self) -> tuple[FallbackStep, ...]:
-        return tuple(step for step in self.program.steps if isinstance(step, FallbackStep))
+        return self.program.fallbacks
 
 
 def state_buffers(entries: Sequence[Entry]) -> dict[str, Buffer]:

@@ -25,18 +25,12 @@ class TensorMemory(Protocol):
     strides: Sequence[int]
 
 
-class HasProgram(Protocol):
-    @property
-    def program(self) -> LoopProgram: ...
-
-
 Fallback = Callable[[int, int, Sequence[TensorMemory], Sequence[TensorMemory], Sequence[int]], None]
 
 
-def torch_fallback(entries: Sequence[HasProgram]) -> Fallback:
-    """A function that runs step number `step` among the fallback steps of entry number `entry`."""
-    programs = [entry.program for entry in entries]
-    steps = [[each for each in program.steps if isinstance(each, FallbackStep)] for program in programs]
+def torch_fallback(programs: Sequence[LoopProgram]) -> Fallback:
+    """A function that runs step number `step` among the fallback steps of program number `entry`."""
+    steps = [program.fallbacks for program in programs]
 
     def run(
         entry: int, step: int, inputs: Sequence[TensorMemory], outputs: Sequence[TensorMemory], sizes: Sequence[int]

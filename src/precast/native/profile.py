@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,25 +12,10 @@ from torch import fx
 
 from precast.native.call import NativeStep, RunningStep, Sizes, TorchStep, Values
 from precast.native.loops.program import LoopProgram
-from precast.runtime import Entry
+from precast.native.targets import StepTime
 
 if TYPE_CHECKING:
     from precast.native.compiler import NativeGraph
-
-
-class _CStepTime(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("calls", "total", "shortest", "started", "last"))
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """Nanoseconds that a step took: in all calls, in the quickest, and in the last one, which began at ``started``."""
-
-    calls: int
-    total: int
-    shortest: int
-    started: int
-    last: int
 
 
 class StepClock:
@@ -95,7 +79,8 @@ class ProfiledGraph:
                 yield TimedSegment(each.step.nodes, (each.step.clock.time,))
             elif isinstance(each.step, NativeStep):
                 program = next(remaining).program
-                yield TimedSegment(program, read_times(each.step.entry, len(program.steps)))
+                times = self.graph.target.step_times(each.step.entry, len(program.steps))
+                yield TimedSegment(program, tuple(times))
 
 
 class ProfiledGraphs:
@@ -114,14 +99,3 @@ class ProfiledGraphs:
 
     def __reduce__(self) -> tuple[type[ProfiledGraphs], tuple[()]]:
         return ProfiledGraphs, ()
-
-
-def read_times(entry: Entry, steps: int) -> tuple[StepTime, ...]:
-    """The times of an entry's steps, from a library that was built with timers."""
-    function = entry.model.library.handle.precast_step_times
-    function.argtypes, function.restype = [ctypes.c_size_t], ctypes.POINTER(_CStepTime)
-    found = function(entry.number)
-    return tuple(
-        StepTime(each.calls, each.total, each.shortest, each.started, each.last)
-        for each in (found[number] for number in range(steps))
-    )

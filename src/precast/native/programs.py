@@ -12,7 +12,7 @@ After:  a graph whose placeholders are those results, and sizes that no placehol
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,14 +24,15 @@ from precast.graph.nodes import copy_provenance, mark_updating_result, set_value
 from precast.native.describe import Entry
 from precast.native.graph_passes.numbers_in_tensors import keep_numbers_in_tensors
 from precast.native.graph_passes.products_by_one_matrix import merge_products
+from precast.native.loops.passes import run_loop_passes
 from precast.native.loops.program import LoopProgram
 from precast.native.loops.verifier import verify_loops, verify_plan
-from precast.native.passes.fuse import fuse
 from precast.native.passes.memory import plan
 from precast.native.random import draw_from_streams
 from precast.native.rules import lower_graph
 from precast.native.sizes import size_readers, symbols_in
 from precast.native.split import Segment, SplitGraph, is_size, split_graph
+from precast.native.targets import Target
 from precast.options import Options, RandomSource, Verification, as_options
 
 
@@ -112,24 +113,26 @@ def rewrite_graph(graph_module: fx.GraphModule, *, random: RandomSource) -> fx.G
 
 def lower_segments(
     split: SplitGraph,
+    target: Target,
     *,
     prefix: str = "segment",
     on_lowered: Callable[[LoopProgram], None] | None = None,
     verify: Verification | None = None,
-) -> list[Entry]:
+) -> Sequence[Entry]:
     """The native segments as fused and planned programs, in order, named ``prefix_0``, ``prefix_1``, …
 
     `on_lowered` is told of each program before its loops are fused; `verify` is that of `lower_segment`.
     """
     natives = [segment for segment in split.segments if segment.is_native]
     return [
-        lower_segment(segment, name=f"{prefix}_{number}", on_lowered=on_lowered, verify=verify)
+        lower_segment(segment, target, name=f"{prefix}_{number}", on_lowered=on_lowered, verify=verify)
         for number, segment in enumerate(natives)
     ]
 
 
 def lower_segment(
     segment: Segment,
+    target: Target,
     *,
     name: str,
     on_lowered: Callable[[LoopProgram], None] | None = None,
@@ -140,10 +143,10 @@ def lower_segment(
     `verify` says which loop programs are checked; as the environment does, unless given.
     """
     verify = verify or as_options(None).verify
-    lowered = lower_graph(segment_graph(segment, segment_inputs(segment)), name=name)
+    lowered = lower_graph(segment_graph(segment, segment_inputs(segment)), name=name, routines=target.routines)
     if on_lowered is not None:
         on_lowered(lowered)
-    program = fuse(lowered, verify=verify == "passes")
+    program = run_loop_passes(lowered, target.passes, reusing=target.reusing_passes, verify=verify == "passes")
     places = plan(program)
     if verify != "off":
         verify_loops(program, after="the last pass")

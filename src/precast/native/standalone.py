@@ -17,11 +17,11 @@ import torch
 import precast.ops.own_operators  # noqa: F401
 from precast.graph.constants import TORCH_CONSTANTS
 from precast.native.fallback import operator_named
-from precast.runtime.entry import Entry
+from precast.native.targets import OpenEntry
 
 
-def graph_of(content: Mapping[str, Any], entries: Sequence[Entry]) -> StandaloneGraph:
-    """The graph again, over the entries of its library."""
+def graph_of(content: Mapping[str, Any], entries: Sequence[OpenEntry]) -> StandaloneGraph:
+    """The graph again, over the entries of its code."""
     remaining = iter(entries)
     steps = tuple(
         _Run(next(remaining), *map(tuple, (step["inputs"], step["outputs"], step["updated"], step["dead"])))
@@ -34,9 +34,9 @@ def graph_of(content: Mapping[str, Any], entries: Sequence[Entry]) -> Standalone
 
 @dataclass(frozen=True)
 class _Run:
-    """One entry of the library."""
+    """One entry of the code."""
 
-    entry: Entry
+    entry: OpenEntry
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     updated: tuple[tuple[int, int], ...]

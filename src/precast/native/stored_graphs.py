@@ -1,4 +1,4 @@
-"""What of a compiled graph is kept on disk: the library's key, where its sizes are read, and its fallback steps.
+"""What of a compiled graph is kept on disk: the key of its code, where its sizes are read, and its fallback steps.
 
 Compiled graphs as data that tell all there is to know of them.
 
@@ -34,26 +34,29 @@ from precast.ops.own_operators import random_seed
 
 @dataclass(frozen=True)
 class StoredGraph:
-    """A built library, which others it needs, and of each entry what is called back: a program without kernels.
+    """Built code by its key, which libraries it needs, and what of each entry is called back: a program without
+    kernels.
 
     `in_place` are, for each entry, the numbers of results that it does not return, but writes into inputs.
     """
 
-    library: str
+    target: str
+    key: str
     needs: tuple[str, ...]
     programs: tuple[LoopProgram, ...]
     in_place: tuple[tuple[int, ...], ...]
 
     def to_bytes(self) -> bytes:
         programs = [_program_data(program) for program in self.programs]
-        content = {"library": self.library, "needs": self.needs, "programs": programs, "in_place": self.in_place}
-        return json.dumps(content).encode()
+        code = {"target": self.target, "key": self.key, "needs": self.needs}
+        return json.dumps({**code, "programs": programs, "in_place": self.in_place}).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StoredGraph:
         content = json.loads(data)
         programs, in_place = map(_program, content["programs"]), map(tuple, content["in_place"])
-        return cls(content["library"], tuple(content["needs"]), tuple(programs), tuple(in_place))
+        code = content["target"], content["key"], tuple(content["needs"])
+        return cls(*code, tuple(programs), tuple(in_place))
 
 
 def written_in_place(program: LoopProgram) -> tuple[int, ...]:
@@ -63,13 +66,12 @@ def written_in_place(program: LoopProgram) -> tuple[int, ...]:
 
 def called_back(program: LoopProgram) -> LoopProgram:
     """All that calling back needs to know of a program."""
-    steps = tuple(step for step in program.steps if isinstance(step, FallbackStep))
-    return LoopProgram(program.name, (), (), program.sizes, steps)
+    return LoopProgram(program.name, (), (), program.sizes, program.fallbacks)
 
 
 def _program_data(program: LoopProgram) -> dict[str, Any]:
     sizes = [[source.symbol, source.position, source.dimension] for source in program.sizes]
-    steps = [_step_data(step) for step in program.steps if isinstance(step, FallbackStep)]
+    steps = [_step_data(step) for step in program.fallbacks]
     return {"name": program.name, "sizes": sizes, "steps": steps}
 
 

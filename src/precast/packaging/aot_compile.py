@@ -11,20 +11,16 @@ from typing import Any
 from precast.artifact.manifest import manifest_text, packed_entry
 from precast.artifact.schema import Json
 from precast.artifact.weights import weight_pieces
-from precast.cache import content_key, open_store
+from precast.cache import content_key
 from precast.cache.folder import make_private
 from precast.cache.partial import scratch_folder
 from precast.export.export import export
 from precast.native.describe import describe_entry
-from precast.native.targets.cpu.build.library import build_file
-from precast.native.targets.cpu.codegen.generate import generate
-from precast.native.targets.cpu.codegen.host import Embedded
 from precast.options import Options, as_options
 from precast.packaging.calls import DEFAULT_NAME, as_module
+from precast.packaging.native_program import library_target
 from precast.packaging.package import NATIVE, build_targets, prepare_entries, stored_places
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
-
-WEIGHTS_SYMBOL = "precast_embedded_weights"
 
 
 def aot_compile(
@@ -40,8 +36,8 @@ def aot_compile(
 ) -> str:
     """Compile a module or function for this machine into one shared library, and give its path.
 
-    The library needs nothing but oneDNN: code, weights and the signature are in it. ``aot_load`` loads it, and so does
-    any program that speaks ``precast.h``.
+    Code, weights and the signature are in it. ``aot_load`` loads it, and so does any program that speaks ``precast.h``;
+    what it needs beside itself, ``libdnnl``, must be installed.
 
     ``options`` are those of ``precast.compile``, and ``output_path``: where to write. By default that is a file in the
     folder ``aot`` of the cache directory, named by what is in it; nobody removes it.
@@ -65,16 +61,18 @@ def aot_compile(
     described = packed_entry(describe_entry(prepared.code), call=prepared.call if same_signature else None)
     (target,) = build_targets([NATIVE])
     manifest = _manifest(described, storages, target.features)
-    store = open_store(chosen)
-    with scratch_folder() as scratch, store.held():
+    with scratch_folder() as scratch:
         weights = scratch / "weights.safetensors"
         with weights.open("wb") as file:
             file.writelines(weight_pieces(storages.weights) if storages.weights else [])
-        embedded = Embedded(WEIGHTS_SYMBOL, weights.stat().st_size, manifest)
-        sources = generate([prepared.code], storages=stored_places(storages.state), embedded=embedded)
-        data = {WEIGHTS_SYMBOL: weights} if storages.weights else {}
-        path = output or _default_path(chosen, [unit.text for unit in sources.units], weights)
-        build_file(sources, path, store=store, compiler=chosen.compiler, data=data)
+        path = library_target().write_library(
+            prepared.code,
+            stored_places(storages.state),
+            chosen,
+            weights=weights,
+            manifest=manifest,
+            place=lambda key: output or _default_path(chosen, key, weights),
+        )
     return str(path)
 
 
@@ -93,10 +91,10 @@ def _manifest(entry: Json, storages: SharedStorages, features: Sequence[str]) ->
     return json.dumps(json.loads(text))
 
 
-def _default_path(options: Options, sources: Sequence[str], weights: Path) -> Path:
+def _default_path(options: Options, code: str, weights: Path) -> Path:
     folder = options.cache_directory / "aot"
     for needed in (options.cache_directory, folder):
         make_private(needed)
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return folder / f"{content_key([*sources, digest])}.so"
+    return folder / f"{content_key([code, digest])}.so"

@@ -33,12 +33,18 @@ from precast.native.random import SEED_NAME, seed_as_input
 from precast.native.rules.sizes import expression_to_index
 from precast.native.sizes import SizeReader, size_readers
 from precast.native.split import Segment, is_size, may_be_native, split_graph
+from precast.native.targets import Target, target_for
 from precast.packaging.traced_program import TracedProgram
 
 _RELATIONS = {
     sympy.Eq: "==", sympy.Ne: "!=", sympy.StrictLessThan: "<", sympy.LessThan: "<=", sympy.StrictGreaterThan: ">",
     sympy.GreaterThan: ">=",
 }  # fmt: skip
+
+
+def library_target() -> Target:
+    """What packages and libraries hold code for."""
+    return target_for(["cpu"])
 
 
 def size_conditions(sizes: SymbolicSizes, known: Collection[str]) -> Iterator[Condition]:
@@ -168,7 +174,7 @@ def _between_segments(module: fx.GraphModule) -> Iterator[str]:
         # An operator with an effect stands, behind its token, inside another that orders effects.
         called = node.args[1] if str(node.target) == "with_effects" else node.target
         yield f"{called} at {source_line_of(node) or node.name}"
-    for entry in lower_segments(split_graph(module)) if named else ():
+    for entry in lower_segments(split_graph(module), library_target()) if named else ():
         yield from _called_back(entry)
 
 
@@ -180,7 +186,7 @@ def _called_back(entry: Entry) -> Iterator[str]:
 
 def _lower(segment: Segment, name: str) -> Entry:
     """The segment as an entry that reads all its dynamic sizes off the tensors it is given."""
-    entry = lower_segment(segment, name=name)
+    entry = lower_segment(segment, library_target(), name=name)
     _refuse_what_needs_torch(_called_back(entry), name)
     inputs = segment_inputs(segment)
     if not inputs.sizes:

@@ -22,17 +22,14 @@ from precast.artifact.schema import Json
 from precast.artifact.signatures import private_key
 from precast.artifact.signatures import sign as sign_manifest
 from precast.artifact.weights import Weight, weight_pieces
-from precast.cache import open_store
 from precast.errors import InputValueError
 from precast.export.program import ExportedProgram
 from precast.export.serialize import schema
 from precast.export.serialize.document import Document, from_document, to_document
 from precast.native.describe import Entry, Storage, describe_entry
-from precast.native.targets.cpu.build.library import build
-from precast.native.targets.cpu.codegen.generate import generate
 from precast.options import Options, as_options
 from precast.packaging.calls import call_to_json, exported_entries
-from precast.packaging.native_program import RANDOM_SEED, native_program
+from precast.packaging.native_program import RANDOM_SEED, library_target, native_program
 from precast.packaging.samples import Call, calls_to_sample, entry_samples
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
 from precast.packaging.traced_program import TracedProgram, fold_constants_of, trace_program
@@ -43,10 +40,10 @@ NATIVE = "native"
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """A target: what the compiler is told, and what a processor must have to run the result."""
+    """A kind of processor by its name, None for this machine's, and what one must have to run the result."""
 
     name: str
-    flags: tuple[str, ...]
+    processor: str | None
     features: tuple[str, ...]
 
 
@@ -70,8 +67,8 @@ def build_targets(names: Sequence[str]) -> tuple[BuildTarget, ...]:
 
 def _target(name: str) -> BuildTarget:
     if name == NATIVE:
-        return BuildTarget(name, (), features_of_this_machine())
-    return BuildTarget(name, (f"-march={name}",), ("x86_64", *LEVELS[name]))
+        return BuildTarget(name, None, features_of_this_machine())
+    return BuildTarget(name, name, ("x86_64", *LEVELS[name]))
 
 
 @dataclass(frozen=True)
@@ -215,14 +212,10 @@ def build_code(
     entries: Sequence[Entry], storages: SharedStorages, targets: Sequence[BuildTarget], options: Options
 ) -> tuple[dict[str, NativeCode], tuple[str, ...]]:
     """The library for each target, and which other libraries they need."""
-    sources = generate(entries, storages=stored_places(storages.state))
-    store = open_store(options)
-    code, needs = {}, tuple[str, ...]()
+    places, code, needs = stored_places(storages.state), dict[str, NativeCode](), tuple[str, ...]()
     for target in targets:
-        with store.held():
-            library = build(sources, store=store, compiler=options.compiler, extra_flags=target.flags)
-            code[target.name] = NativeCode(library.path.read_bytes(), target.features)
-            needs = library.needs
+        library, needs = library_target().build_library(entries, places, options, processor=target.processor)
+        code[target.name] = NativeCode(library, target.features)
     return code, needs
 
 

@@ -52,7 +52,8 @@ class _Explaining(Compiler):
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., object]:
         split = prepare_graph(self._frozen(graph_module), as_options(self.compiler.options))
-        self.graphs.append(explain_graph(get_aot_graph_name(), split, lower_segments(split)))
+        entries = lower_segments(split, self.compiler.target_of(graph_module))
+        self.graphs.append(explain_graph(get_aot_graph_name(), split, entries))
         return interpret(graph_module, example_inputs)
 
     def _frozen(self, graph_module: fx.GraphModule) -> fx.GraphModule:

@@ -18,7 +18,8 @@ from precast.autograd.compilers_in_use import compilers_of
 from precast.errors import InputValueError
 from precast.native.compiler import NativeCompiler
 from precast.native.loops.program import LoopProgram
-from precast.native.profile import ProfiledGraph, StepTime
+from precast.native.profile import ProfiledGraph
+from precast.native.targets import StepTime
 from precast.report.graph_explanation import kind_of_graph
 from precast.report.step_costs import Roofline, StepCost, cost_of_torch, costs_of, measure_roofline
 
@@ -226,9 +227,9 @@ def _distinct(*compilers: object) -> Iterable[NativeCompiler]:
 
 
 def _steps(profiled: ProfiledGraph) -> Iterable[StepProfile]:
-    graph = profiled.graph.split.module.graph
+    graph, target = profiled.graph.split.module.graph, profiled.graph.target
     for segment in profiled.segments():
         work = segment.work
-        costs = costs_of(work.steps, graph) if isinstance(work, LoopProgram) else (cost_of_torch(work),)
+        costs = costs_of(work.steps, graph, target) if isinstance(work, LoopProgram) else (cost_of_torch(work),)
         for cost, time in zip(costs, segment.times, strict=True):
             yield StepProfile(profiled.name, cost, time)

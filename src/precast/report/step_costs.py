@@ -18,9 +18,9 @@ import torch
 from torch import fx
 
 from precast.graph.nodes import has_value, module_path_of, source_line_of, value_of
-from precast.native.autotuning import way_of
 from precast.native.loops.index import Computed, Index, Symbol, Variable, evaluate
 from precast.native.loops.program import Check, FallbackStep, KernelGroup, LibraryCall, Step, read_by, written_by
+from precast.native.targets import Target
 from precast.ops.cost import bytes_moved, flops, size_hint
 from precast.ops.facts import Fact, facts_of
 
@@ -39,7 +39,7 @@ class StepCost:
     """To how many tensors a kernel does the same."""
 
 
-def costs_of(steps: Sequence[Step], graph: fx.Graph) -> tuple[StepCost, ...]:
+def costs_of(steps: Sequence[Step], graph: fx.Graph, target: Target) -> tuple[StepCost, ...]:
     """The costs of steps that were made of the graph's nodes."""
     nodes = {node.name: node for node in graph.nodes}
     sizes = _traced_sizes(graph)
@@ -47,7 +47,7 @@ def costs_of(steps: Sequence[Step], graph: fx.Graph) -> tuple[StepCost, ...]:
     shares = _flops_of_steps(steps, members)
     return tuple(
         StepCost(
-            kind_of(step),
+            kind_of(step, target),
             step.name,
             operators_of(step),
             tuple(dict.fromkeys(place for node in own if (place := place_of(node)))),
@@ -72,11 +72,11 @@ def cost_of_torch(nodes: Sequence[fx.Node]) -> StepCost:
     )
 
 
-def kind_of(step: Step) -> str:
+def kind_of(step: Step, target: Target) -> str:
     """What runs the step, in a word."""
     match step:
         case LibraryCall():
-            way = way_of(step)
+            way = target.way_of(step)
             return "library" if way is None else f"library, {way}"
         case FallbackStep():
             return "torch"

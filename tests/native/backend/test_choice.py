@@ -8,10 +8,11 @@ import torch
 from torch.nn import functional as F
 
 from precast.cache import CacheWarning, Store
-from precast.native import autotuning as native_choice
-from precast.native.autotuning import Measure, Problem, choose_ways, fastest, problem_of, timer
 from precast.native.describe import Entry
 from precast.native.loops.program import LibraryCall
+from precast.native.targets.cpu import autotuning as native_choice
+from precast.native.targets.cpu.autotuning import Measure, Problem, choose_ways, fastest, problem_of, timer
+from precast.native.targets.cpu.target import CpuTarget
 from precast.report.step_costs import kind_of
 from tests.native.lowering.pipeline import lowered, make_entry
 
@@ -46,8 +47,8 @@ def test_the_faster_way_is_a_number_of_the_call(store: Store) -> None:
 
 def test_the_chosen_way_is_told_in_profiles(store: Store) -> None:
     (entry,) = choose_ways([linear_entry()], store=store, measure=taking(2.0, 2.0, 1.0))
-    assert [kind_of(step) for step in entry.program.steps] == ["library, own loops"]
-    assert [kind_of(step) for step in linear_entry().program.steps] == ["library"]
+    assert [kind_of(step, CpuTarget()) for step in entry.program.steps] == ["library, own loops"]
+    assert [kind_of(step, CpuTarget()) for step in linear_entry().program.steps] == ["library"]
 
 
 def test_another_way_must_be_clearly_faster_than_the_rule_of_thumb() -> None:

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import precast
-from precast.native import compiler as native
 from precast.native import programs as native_programs
 from precast.native.loops.buffers import View
 from precast.native.loops.canonical import canonical_key
 from precast.native.loops.program import Kernel, KernelGroup, LibraryCall
+from precast.native.targets.cpu.target import CpuTarget
 
 package_module = import_module("precast.packaging.package")
 
@@ -29,10 +29,11 @@ def lowered_enough(*_, **__):
 def steps_of(monkeypatch, tmp_path):
     """The steps that a function has the native backend make, as texts without names."""
     fused = []
-    fuse = native_programs.fuse
-    monkeypatch.setattr(native_programs, "fuse", lambda *args, **kw: fused.append(fuse(*args, **kw)) or fused[-1])
-    monkeypatch.setattr(native, "generate", lambda *_, **__: None)
-    monkeypatch.setattr(native, "start_build", lambda *_, **__: lowered_enough)
+    run = native_programs.run_loop_passes
+    monkeypatch.setattr(
+        native_programs, "run_loop_passes", lambda *args, **kw: fused.append(run(*args, **kw)) or fused[-1]
+    )
+    monkeypatch.setattr(CpuTarget, "start", lambda *_, **__: lowered_enough)
     monkeypatch.setattr(package_module, "build_code", lowered_enough)
     monkeypatch.setenv("PRECAST_CACHE_DIR", str(tmp_path))
     # Torch's front end would see another program: in eval mode, attention layers call an operator of their own.

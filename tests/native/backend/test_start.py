@@ -32,8 +32,7 @@ def test_routines_are_begun_when_a_trace_begins_by_what_the_parameters_are(tmp_p
     assert begun[0] == ["support.cpp", "matmul.cpp", "product.cpp"]
 
 
-def test_what_a_lowered_program_calls_is_begun_before_it_is_fused(tmp_path, begun, monkeypatch):
-    monkeypatch.setattr(precast.native.compiler, "build_early", library.build_early)
+def test_what_a_lowered_program_calls_is_begun_before_it_is_fused(tmp_path, begun):
     compiled_in(tmp_path, torch.mm)(torch.ones(2, 2), torch.ones(2, 2))
     assert begun == [["support.cpp"], ["support.cpp", "matmul.cpp", "product.cpp"]]
 
@@ -66,15 +65,14 @@ def test_no_compiler_is_told_by_the_call(tmp_path):
 
 def test_the_forward_is_being_built_when_the_backward_is_lowered(tmp_path, monkeypatch):
     order = []
-    begin, make = library.start_build, precast.native.compiler.start_build
+    begin = library.start_build
 
     def note(sources, **others):
         order.append("begun")
         finish = begin(sources, **others)
         return lambda: (order.append("waited for"), finish())[1]
 
-    assert make is begin
-    monkeypatch.setattr(precast.native.compiler, "start_build", note)
+    monkeypatch.setattr(library, "start_build", note)
     x = torch.ones(3, requires_grad=True)
     compiled_in(tmp_path, torch.sin)(x).sum().backward()
     assert order == ["begun", "begun", "waited for", "waited for"]

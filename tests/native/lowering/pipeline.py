@@ -47,7 +47,8 @@ def build_entries(entries: Sequence[Entry], cache: Path) -> Library:
 
 def open_entries(entries: Sequence[Entry], cache: Path, weights: Mapping[str, torch.Tensor] | None = None) -> Model:
     library = build_entries(entries, cache)
-    return open_library(library.path, needs=library.needs, weights=weights, fallback=torch_fallback(entries))
+    fallback = torch_fallback([entry.program for entry in entries])
+    return open_library(library.path, needs=library.needs, weights=weights, fallback=fallback)
 
 
 def tracer_bullet(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, tangent: torch.Tensor) -> tuple[torch.Tensor, ...]:

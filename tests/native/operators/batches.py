@@ -17,7 +17,7 @@ from precast.backend import CompilerFunction
 from precast.cache import Store
 from precast.errors import BuildError, LoweringError
 from precast.native.call import CompiledGraph
-from precast.native.compiler import called_back, open_entries, weights_of
+from precast.native.compiler import called_back, weights_of
 from precast.native.describe import Entry as ProgramEntry
 from precast.native.interpreted import interpret
 from precast.native.loops.program import FallbackStep
@@ -26,6 +26,7 @@ from precast.native.split import SplitGraph, split_graph
 from precast.native.stored_graphs import written_in_place
 from precast.native.targets.cpu.build.library import build
 from precast.native.targets.cpu.codegen.generate import generate
+from precast.native.targets.cpu.target import CpuTarget
 from precast.ops.own_operators import random_seed
 from precast.runtime import Entry
 
@@ -74,7 +75,7 @@ class Recording:
             # Constants of graphs that share a library must not share a name.
             entries = [
                 replace(entry, weights={buffer: f"{name}_{weight}" for buffer, weight in entry.weights.items()})
-                for entry in lower_segments(split, prefix=name)
+                for entry in lower_segments(split, CpuTarget(), prefix=name)
             ]
             self.weights |= {f"{name}_{weight}": value for weight, value in weights_of(split).items()}
             self.graphs.append(LateGraph(split, entries, interpret(graph_module, example_inputs)))
@@ -137,5 +138,5 @@ def _opened(entries: list[ProgramEntry], weights: dict[str, torch.Tensor], store
         with patch("precast.native.targets.cpu.codegen.generate.KERNELS_A_UNIT", KERNELS_A_UNIT):
             sources = generate(entries)
         library = build(sources, store=store, extra_flags=FLAGS)
-        opened = open_entries(library, [called_back(entry.program) for entry in entries], weights)
+        opened = CpuTarget().open(library, [called_back(entry.program) for entry in entries], weights)
     return {entry.name: entry for entry in opened}

@@ -281,6 +281,11 @@ class LoopProgram:
         return frozenset(step.routine for step in self.steps if isinstance(step, LibraryCall))
 
     @property
+    def fallbacks(self) -> tuple[FallbackStep, ...]:
+        """The steps that call back into torch, in order."""
+        return tuple(step for step in self.steps if isinstance(step, FallbackStep))
+
+    @property
     def temporaries(self) -> tuple[Buffer, ...]:
         """What lives in the arena, in the order of first use."""
         known = {*self.inputs, *self.outputs}

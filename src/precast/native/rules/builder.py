@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -37,7 +37,8 @@ def math_dtype(dtype: str) -> str:
 class Builder:
     """Collects the steps of one program, node by node."""
 
-    def __init__(self) -> None:
+    def __init__(self, routines: Collection[str] | None = None) -> None:
+        self._routines = routines
         self.steps: list[Step] = []
         self.names: set[str] = set()
         self.results: tuple[Result, ...] = ()
@@ -48,6 +49,10 @@ class Builder:
     def result(self) -> Result:
         (result,) = self.results
         return result
+
+    def has_routine(self, name: str) -> bool:
+        """Whether what the program is for has a library routine."""
+        return self._routines is None or name in self._routines
 
     @contextmanager
     def part(self, suffix: str) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """Products and convolutions: library calls, whose bias and scale are loops that fuse with what follows.
 
-Convolutions: calls of oneDNN; the bias is a loop that fuses with what follows.
+Convolutions: library calls; the bias is a loop that fuses with what follows.
 
 A transposed convolution is the gradient of a convolution with respect to its input, and the other way round, so three
 routines serve both. Depthwise ones have a routine of their own, which takes activations before and after them along.
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 Sizes = Sequence[Index | int]
 
 OWN_WIDTHS = (3, 5, 7)
-"""Of depthwise filters that ``depthwise_convolution.h`` computes with."""
+"""Of depthwise filters that the routine ``depthwise_convolution`` computes with."""
 
 
 def _numbers(source: Buffer, groups: int, *geometry: Sizes) -> list[Index | int]:
@@ -54,7 +54,8 @@ def convolution(
     if not 3 <= len(source.shape) <= 5:
         return DECLINED
     numbers = _numbers(source, groups, stride, padding, dilation)
-    is_own = not transposed and is_depthwise(source, weight, groups, numbers)
+    has_own = not transposed and builder.has_routine("depthwise_convolution")
+    is_own = has_own and is_depthwise(source, weight, groups, numbers)
     forward = "depthwise_convolution" if is_own else "convolution"
     result = builder.multiply("convolution_backward_data" if transposed else forward, [source, weight], numbers)
     if bias is None:

@@ -16,7 +16,7 @@ Every node becomes its own steps over its own buffer, views too; putting them to
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import fx
@@ -29,7 +29,17 @@ from precast.graph.nodes import has_value, placeholders_of, source_line_of, tens
 from precast.graph.tensor_spec import dtype_name
 from precast.native.loops.buffers import Buffer, contiguous_strides
 from precast.native.loops.index import Index, Symbol, atoms
-from precast.native.loops.program import Argument, Check, FallbackStep, InputUpdate, LoopProgram, SizeSource, Slot, Step
+from precast.native.loops.program import (
+    Argument,
+    Check,
+    FallbackStep,
+    InputUpdate,
+    LibraryCall,
+    LoopProgram,
+    SizeSource,
+    Slot,
+    Step,
+)
 from precast.native.loops.scalars import Load
 from precast.native.rules.builder import Builder, Indices, Result, is_dense
 from precast.native.rules.registry import DECLINED, drawing_rule_for, rule_for
@@ -46,9 +56,18 @@ _BY_MEMORY = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatt
 """Operators that find elements by their place in the memory behind a tensor."""
 
 
-def lower_graph(graph_module: fx.GraphModule, *, name: str = "main", fallbacks: bool = True) -> LoopProgram:
-    """Lower a functional ATen graph; without `fallbacks`, an operator that has no rule is an error that names it."""
-    builder, meanings = Builder(), dict[fx.Node, Lowered]()
+def lower_graph(
+    graph_module: fx.GraphModule,
+    *,
+    name: str = "main",
+    fallbacks: bool = True,
+    routines: Collection[str] | None = None,
+) -> LoopProgram:
+    """Lower a functional ATen graph; without `fallbacks`, an operator that has no rule is an error that names it.
+
+    `routines` are those that may be called, all if not given: an operator that needs another falls back.
+    """
+    builder, meanings = Builder(routines), dict[fx.Node, Lowered]()
     inputs: list[Buffer] = []
     results: tuple[Buffer | Index | None, ...] = ()
     updates: tuple[InputUpdate, ...] = ()
@@ -154,11 +173,19 @@ def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> 
     if node.target in _BY_MEMORY:
         _require_whole_memory(node)
     if rule is not None:
+        before = len(builder.steps)
         lowered = rule(builder, *map(replace, arguments), **{key: replace(each) for key, each in node.kwargs.items()})
+        if not all(map(builder.has_routine, _routines_of(builder.steps[before:]))):
+            del builder.steps[before:]
+            lowered = DECLINED
     if lowered is not DECLINED:
         return lowered
     outputs = _fall_back(node, builder, meanings)
     return outputs[0] if isinstance(value, torch.Tensor) else _with_absent(values, outputs)
+
+
+def _routines_of(steps: Sequence[Step]) -> Iterator[str]:
+    return (step.routine for step in steps if isinstance(step, LibraryCall))
 
 
 def _require_whole_memory(node: fx.Node) -> None:

@@ -7,21 +7,17 @@ from pathlib import Path
 
 from precast.cache import Store
 from precast.errors import BuildError
+from precast.native.targets import Code
 
 LIBRARIES = "libraries"
 """The kind of the store's entries."""
 
 
-@dataclass(frozen=True)
-class Library:
-    """A built shared library, and which others it needs to find loaded: file names such as ``libdnnl.so.3``.
+@dataclass(frozen=True, kw_only=True)
+class Library(Code):
+    """A built shared library; the store may evict its file: build and load it inside ``store.held()``."""
 
-    The store may evict the file: build and load it inside ``store.held()``.
-    """
-
-    key: str
     path: Path
-    needs: tuple[str, ...] = ()
 
 
 def find_library(key: str, needs: tuple[str, ...], *, store: Store) -> Library:
@@ -34,4 +30,4 @@ def find_library(key: str, needs: tuple[str, ...], *, store: Store) -> Library:
             fix="nothing need be done: it is built again",
         )
 
-    return Library(key, store.file(LIBRARIES, key, refuse, suffix=".so"), needs)
+    return Library(key, needs, path=store.file(LIBRARIES, key, refuse, suffix=".so"))

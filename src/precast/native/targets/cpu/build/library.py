@@ -29,7 +29,7 @@ def build(
     """Build `sources`, or find them built; the compiler runs only for what is new."""
     recipe = _Recipe(sources, _tools(sources, compiler, extra_flags, onednn_prefix))
     path = store.file(LIBRARIES, recipe.key, lambda target: recipe.link(target, store), suffix=".so")
-    return Library(recipe.key, path, recipe.needs)
+    return Library(recipe.key, recipe.needs, path=path)
 
 
 def start_build(sources: Sources, *, store: Store, compiler: str | None = None) -> Callable[[], Library]:
@@ -65,7 +65,7 @@ def build_file(
         objects = [_data_object(name, path, scratch, recipe.tools.compiler) for name, path in (data or {}).items()]
         recipe.link(linked, store, objects)
         os.replace(linked, target)
-    return Library(recipe.key, target, recipe.needs)
+    return Library(recipe.key, recipe.needs, path=target)
 
 
 def build_early(sources: Sources, *, store: Store, compiler: str | None = None) -> None:

@@ -89,6 +89,11 @@ def generate(
     return Sources((*units, *fixed.units), fixed.headers)
 
 
+def kernel_sources(sources: Sources) -> Sources:
+    """The kernels alone."""
+    return Sources(tuple(unit for unit in sources.units if unit.effort == "loops"), sources.headers)
+
+
 def _kernel_calls(entry: Entry, functions: dict[str, KernelFunction], namer: Namer) -> dict[Step, Call | GroupCall]:
     calls: dict[Step, Call | GroupCall] = {}
     for step in entry.program.steps:

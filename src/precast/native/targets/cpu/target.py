@@ -1,0 +1,149 @@
+"""The CPU as a target: loop programs as C++, built by this machine's compiler, over oneDNN and routines of our own.
+
+What generates and builds code is loaded when something is compiled: a start from stored code does without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precast.cache import content_key, open_store
+from precast.native.targets import Code, OpenEntry, StepTime, Target
+from precast.native.targets.cpu.build.built import Library, find_library
+from precast.native.targets.cpu.build.compiler import find_compiler
+from precast.options import Options
+from precast.runtime.entry import Entry as RuntimeEntry
+from precast.runtime.entry import library_entries
+
+if TYPE_CHECKING:
+    import torch
+
+    from precast.native.describe import Entry, Storage
+    from precast.native.loops.passes import LoopPass
+    from precast.native.loops.program import LoopProgram, Step
+
+_WEIGHTS_SYMBOL = "precast_embedded_weights"
+
+
+class _CStepTime(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("calls", "total", "shortest", "started", "last"))
+
+
+class CpuTarget(Target):
+    """Fused loops in C++ with OpenMP; products and convolutions by oneDNN, or by routines of our own."""
+
+    name = "cpu"
+    device = "cpu"
+    routines = frozenset({
+        "attention", "attention_backward", "convolution", "convolution_backward_data", "convolution_backward_weights",
+        "depthwise_convolution", "grouped_product", "matmul", "scan", "search", "sort",
+    })  # fmt: skip
+    keeps_code = True
+
+    @property
+    def passes(self) -> Sequence[LoopPass]:
+        from precast.native.passes.fuse import PASSES
+
+        return PASSES
+
+    @property
+    def reusing_passes(self) -> Sequence[LoopPass]:
+        from precast.native.passes.fuse import REUSING
+
+        return REUSING
+
+    def tune(self, entries: Sequence[Entry], options: Options) -> Sequence[Entry]:
+        from precast.native.targets.cpu.autotuning import Measure, choose_ways, timer
+        from precast.native.targets.cpu.build.library import build_early
+        from precast.native.targets.cpu.codegen.generate import generate, kernel_sources
+
+        store = open_store(options)
+
+        def measure_meanwhile() -> Measure:
+            # Kernels do not depend on what is found: they are compiled while what measures gets ready.
+            build_early(kernel_sources(generate(entries)), store=store, compiler=options.compiler)
+            return timer(store=store, compiler=options.compiler)
+
+        return choose_ways(entries, store=store, measure=measure_meanwhile)
+
+    def identity(self, options: Options) -> str:
+        return find_compiler(options.compiler).identity
+
+    def get_ready(self, routines: Iterable[str], options: Options) -> None:
+        from precast.native.targets.cpu.build.library import build_early
+        from precast.native.targets.cpu.codegen.generate import routine_sources
+
+        build_early(routine_sources(routines), store=open_store(options), compiler=options.compiler)
+
+    def start(self, entries: Sequence[Entry], options: Options) -> Callable[[], Code]:
+        from precast.native.targets.cpu.build.library import start_build
+        from precast.native.targets.cpu.codegen.generate import generate
+
+        sources = generate(entries, profile=options.profile)
+        return start_build(sources, store=open_store(options), compiler=options.compiler)
+
+    def find(self, key: str, needs: Sequence[str], options: Options) -> Code:
+        return find_library(key, tuple(needs), store=open_store(options))
+
+    def open(
+        self, code: Code, programs: Sequence[LoopProgram], weights: Mapping[str, torch.Tensor] | None = None
+    ) -> Sequence[OpenEntry]:
+        assert isinstance(code, Library), f"{code} was built by another target"
+        fallback = None
+        if any(program.fallbacks for program in programs):
+            from precast.native.fallback import torch_fallback
+
+            fallback = torch_fallback(programs)
+        return library_entries(code.path, needs=code.needs, weights=weights, fallback=fallback)
+
+    def way_of(self, step: Step) -> str | None:
+        from precast.native.targets.cpu.autotuning import way_of
+
+        return way_of(step)
+
+    def step_times(self, entry: OpenEntry, steps: int) -> Sequence[StepTime]:
+        assert isinstance(entry, RuntimeEntry), f"{entry} was opened by another target"
+        function = entry.model.library.handle.precast_step_times
+        function.argtypes, function.restype = [ctypes.c_size_t], ctypes.POINTER(_CStepTime)
+        found = function(entry.number)
+        return tuple(
+            StepTime(each.calls, each.total, each.shortest, each.started, each.last)
+            for each in (found[number] for number in range(steps))
+        )
+
+    def build_library(
+        self, entries: Sequence[Entry], storages: Mapping[str, Storage], options: Options, *, processor: str | None
+    ) -> tuple[bytes, tuple[str, ...]]:
+        from precast.native.targets.cpu.build.library import build
+        from precast.native.targets.cpu.codegen.generate import generate
+
+        sources, store = generate(entries, storages=storages), open_store(options)
+        flags = (f"-march={processor}",) if processor else ()
+        with store.held():
+            library = build(sources, store=store, compiler=options.compiler, extra_flags=flags)
+            return library.path.read_bytes(), library.needs
+
+    def write_library(
+        self,
+        entry: Entry,
+        storages: Mapping[str, Storage],
+        options: Options,
+        *,
+        weights: Path,
+        manifest: str,
+        place: Callable[[str], Path],
+    ) -> Path:
+        from precast.native.targets.cpu.build.library import build_file
+        from precast.native.targets.cpu.codegen.generate import generate
+        from precast.native.targets.cpu.codegen.host import Embedded
+
+        size, store = weights.stat().st_size, open_store(options)
+        sources = generate([entry], storages=storages, embedded=Embedded(_WEIGHTS_SYMBOL, size, manifest))
+        path = place(content_key([unit.text for unit in sources.units]))
+        data = {_WEIGHTS_SYMBOL: weights} if size else {}
+        with store.held():
+            build_file(sources, path, store=store, compiler=options.compiler, data=data)
+        return path
