@@ -79,6 +79,24 @@ def test_a_class_that_is_not_here_comes_as_a_record():
     assert [leaf for _, leaf in flatten(tree, {"loss": 2, "logits": 1}, "")] == [1, 2]
 
 
+class Tagged:
+    """A container that keeps more than its children."""
+
+    def __init__(self, children, context):
+        self.children, self.context = children, context
+
+
+def test_a_class_gets_back_what_it_keeps_besides_its_children():
+    pytree.register_pytree_node(Tagged, lambda each: (each.children, each.context), Tagged)
+    kept = [Tagged, (torch.float32, b"bytes", float("inf")), {"axis": 1, 2: torch.device("cpu")}]
+    tree = tree_of(Tagged([1, 2], kept))
+    made = unflatten(tree, iter([1, 2]))
+    assert isinstance(made, Tagged)
+    assert made.children == [1, 2]
+    assert made.context == kept
+    assert (type(made.context[1][0]), type(made.context[2][2])) == (torch.dtype, torch.device)
+
+
 def nested(depth):
     content = "*"
     for _ in range(depth):

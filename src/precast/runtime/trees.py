@@ -210,6 +210,8 @@ def _context(value: Any) -> Any:
             return found[0] if found else None
         case list() | tuple():
             return type(value)(map(_context, value))
+        case dict():
+            return {_context(key): _context(item) for key, item in value.items()}
         case Named():
             return _of_torch(value)
     return value
