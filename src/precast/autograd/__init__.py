@@ -23,7 +23,7 @@ from precast.partition import default_partition
 
 # Public name → the module that defines it, for what most programs do without.
 _HOMES = {
-    "BackwardSignature": "precast.autograd.export_graphs",
+    "BackwardSignature": "precast.graph.signature",
     "GraphSignature": "precast.autograd.export_graphs",
     "aot_export_joint_simple": "precast.autograd.export_graphs",
     "aot_export_module": "precast.autograd.export_graphs",
@@ -59,8 +59,8 @@ def __getattr__(name: str) -> object:
 
 
 if TYPE_CHECKING:
-    from precast.autograd.export_graphs import BackwardSignature as BackwardSignature
     from precast.autograd.export_graphs import GraphSignature as GraphSignature
     from precast.autograd.export_graphs import aot_export_joint_simple as aot_export_joint_simple
     from precast.autograd.export_graphs import aot_export_module as aot_export_module
+    from precast.graph.signature import BackwardSignature as BackwardSignature
     from precast.partition import min_cut_rematerialization_partition as min_cut_rematerialization_partition

@@ -21,7 +21,7 @@ from precast.autograd.variants.graphs import tidy, trace_joint
 from precast.errors import ExportError
 from precast.graph.boundary import BoundaryFacts, Relation
 from precast.graph.nodes import results_of
-from precast.graph.signature import InputKind
+from precast.graph.signature import BackwardSignature, InputKind
 from precast.trace.boundary_outputs import returning_boundary
 from precast.trace.capture.prepare import PreparedCall, prepare
 from precast.trace.fake_inputs import fresh_copies
@@ -164,15 +164,6 @@ def check_simple_facts(facts: BoundaryFacts, tree: pytree.TreeSpec) -> None:
                 why="there is no boundary around this graph that could make the alias again",
                 fix="Return a clone().",
             )
-
-
-@dataclass(frozen=True)
-class BackwardSignature:
-    """What the gradients of a joint graph belong to: names of results → names of parameters or of inputs."""
-
-    gradients_to_parameters: dict[str, str]
-    gradients_to_user_inputs: dict[str, str]
-    loss_output: str
 
 
 @dataclass(frozen=True)

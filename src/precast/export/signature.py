@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from precast.graph.signature import (
+    BackwardSignature,
     ConstantArgument,
     CustomObjArgument,
     InputKind,
@@ -17,13 +18,8 @@ from precast.graph.signature import (
 )
 
 
-@dataclass(frozen=True)
-class ExportBackwardSignature:
-    """What the gradients of a joint graph belong to: names of results → names of parameters or of inputs."""
-
-    gradients_to_parameters: dict[str, str]
-    gradients_to_user_inputs: dict[str, str]
-    loss_output: str
+class ExportBackwardSignature(BackwardSignature):
+    """What ``torch.export`` calls it."""
 
 
 @dataclass

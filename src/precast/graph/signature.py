@@ -114,3 +114,12 @@ class Signature:
 
     def replace(self, **changes: object) -> "Signature":
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class BackwardSignature:
+    """What the gradients of a joint graph belong to: names of results → names of parameters or of inputs."""
+
+    gradients_to_parameters: dict[str, str]
+    gradients_to_user_inputs: dict[str, str]
+    loss_output: str
