@@ -12,11 +12,11 @@ from precast.artifact.manifest import packed_entry
 from precast.artifact.package import NativeCode, write_package
 from precast.cache import Store
 from precast.native.describe import Entry, describe_entry
-from precast.native.passes.fuse import fuse
 from precast.native.passes.memory import plan
 from precast.native.rules import lower_graph
 from precast.native.targets.cpu.build.library import build
 from precast.native.targets.cpu.codegen.generate import generate
+from precast.native.targets.cpu.passes import fuse
 from precast.runtime import open_library
 
 WITHOUT_TORCH = """

@@ -89,7 +89,7 @@ def native_key(monkeypatch, changed=None):
         "ops/facts.py",
         "graph/nodes.py",
         "native/rules/pointwise.py",
-        "native/passes/fuse.py",
+        "native/passes/tidy.py",
         "native/targets/cpu/codegen/kernels.py",
         "native/targets/cpu/include/precast_math.h",
         "native/targets/cpu/support/matmul.cpp",

@@ -26,8 +26,8 @@ from precast.native.loops.scalars import Accumulated, Accumulator, IndexValue, L
 from precast.native.loops.verifier import IllegalLoopProgramError, calls, verify_loops, verify_plan
 from precast.native.loops.verifier.dependences import conflicts
 from precast.native.loops.verifier.proofs import is_proved
-from precast.native.passes.fuse import fuse
 from precast.native.passes.memory import plan
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.cases import floats, integers
 from tests.native.lowering.pipeline import lowered
 

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 
 from precast.native.loops.interpreter import interpret
 from precast.native.loops.program import LibraryCall
-from precast.native.passes.batch_tiling import take_image_by_image
-from precast.native.passes.fuse import fuse
 from precast.native.passes.memory import plan
+from precast.native.targets.cpu.passes import fuse
+from precast.native.targets.cpu.passes.batch_tiling import take_image_by_image
 from tests.native.lowering.cases import as_tuple, check_case, floats, open_cases
 from tests.native.lowering.pipeline import lowered
 

@@ -5,7 +5,7 @@ import torch
 
 from precast.native.loops.interpreter import interpret
 from precast.native.loops.program import Kernel
-from precast.native.passes.fuse import fuse
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.pipeline import lowered, make_entry, open_entries
 
 

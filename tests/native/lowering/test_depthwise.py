@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from precast.cache import Store
 from precast.native.loops.interpreter import interpret
 from precast.native.loops.program import LibraryCall
-from precast.native.passes.fuse import fuse
 from precast.native.targets.cpu.build.library import build
 from precast.native.targets.cpu.codegen.generate import generate
+from precast.native.targets.cpu.passes import fuse
 from precast.runtime import open_library
 from tests.native.lowering.cases import check_case, floats, open_cases
 from tests.native.lowering.numbers import assert_right

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from precast.native.loops.interpreter import interpret
 from precast.native.loops.program import Kernel, LibraryCall
-from precast.native.passes.fuse import fuse
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.cases import as_tuple, check_case, floats, open_cases
 from tests.native.lowering.pipeline import lowered
 

@@ -11,7 +11,7 @@ from precast.native.loops.index import constant, product
 from precast.native.loops.interpreter import interpret
 from precast.native.loops.printer import print_program
 from precast.native.loops.program import Kernel, LibraryCall, written_by
-from precast.native.passes.fuse import fuse
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.pipeline import bullet_inputs, lowered, tracer_bullet
 from tests.repository.sources import ROOT
 

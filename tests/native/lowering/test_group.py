@@ -5,8 +5,8 @@ import torch
 
 from precast.native.loops.interpreter import interpret
 from precast.native.loops.program import KernelGroup
-from precast.native.passes.fuse import fuse
 from precast.native.passes.group import SMALL
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.pipeline import lowered, make_entry, open_entries
 
 SHAPES = [(40, 30), (30,), (7, 3, 5), (), (1,), (300, 200), (0, 4), *((size,) for size in range(2, 15))]

@@ -4,9 +4,9 @@ import torch
 
 from precast.native.loops import scalars
 from precast.native.loops.program import Kernel
-from precast.native.passes.fuse import remove_dead
 from precast.native.passes.inline import inline_producers
 from precast.native.passes.merge import merge_kernels
+from precast.native.passes.tidy import remove_dead
 from tests.native.lowering.pipeline import lowered
 
 

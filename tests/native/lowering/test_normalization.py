@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from precast.native.loops.program import Kernel
-from precast.native.passes.fuse import fuse
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.cases import check_case, floats, open_cases
 from tests.native.lowering.pipeline import lowered
 

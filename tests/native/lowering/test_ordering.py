@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from precast.native.loops.interpreter import interpret
-from precast.native.passes.fuse import fuse
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.cases import as_tuple, check_case, floats, integers, open_cases
 from tests.native.lowering.pipeline import lowered
 

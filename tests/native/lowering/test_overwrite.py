@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from precast.native.loops.interpreter import interpret
-from precast.native.passes.fuse import fuse
 from precast.native.passes.memory import plan
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.pipeline import lowered
 
 X = torch.randn(16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

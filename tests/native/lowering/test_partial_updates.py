@@ -7,8 +7,8 @@ import torch
 
 from precast.graph.nodes import mark_updating_result
 from precast.native.loops.program import Kernel, LoopProgram, statements_of, stores_of, variables_of
-from precast.native.passes.fuse import fuse
 from precast.native.rules import lower_graph
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.pipeline import trace
 
 CACHE, PART = torch.zeros(3, 16, 8), torch.ones(3, 8)

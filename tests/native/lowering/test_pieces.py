@@ -8,7 +8,7 @@ import torch
 
 from precast.native.loops.program import Kernel, loads_of, stores_of
 from precast.native.loops.scalars import Apply, walk
-from precast.native.passes.fuse import fuse
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.pipeline import lowered, make_entry, open_entries
 
 Function = Callable[..., torch.Tensor]

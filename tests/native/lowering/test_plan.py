@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from precast.native.loops.buffers import contiguous_buffer, whole
 from precast.native.loops.index import evaluate
 from precast.native.loops.program import LibraryCall, LoopProgram
-from precast.native.passes.fuse import fuse
 from precast.native.passes.memory import ALIGNMENT, lifetimes, plan
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.pipeline import lowered
 
 

@@ -8,9 +8,9 @@ from scipy import stats
 
 from precast.native.loops.interpreter import interpret, random_bits
 from precast.native.loops.program import Kernel
-from precast.native.passes.fuse import fuse
 from precast.native.random import draw_from_streams, seed_as_input
 from precast.native.rules import lower_graph
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.pipeline import make_entry, open_entries, trace
 
 COUNT = 20000

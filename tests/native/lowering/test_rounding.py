@@ -7,7 +7,7 @@ from torch.nn import functional as F
 import precast
 from precast.native.loops.program import Kernel, values_of
 from precast.native.loops.scalars import Cast, walk
-from precast.native.passes.fuse import fuse
+from precast.native.targets.cpu.passes import fuse
 from tests.native.lowering.pipeline import lowered
 
 

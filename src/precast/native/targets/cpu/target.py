@@ -45,13 +45,13 @@ class CpuTarget(Target):
 
     @property
     def passes(self) -> Sequence[LoopPass]:
-        from precast.native.passes.fuse import PASSES
+        from precast.native.targets.cpu.passes import PASSES
 
         return PASSES
 
     @property
     def reusing_passes(self) -> Sequence[LoopPass]:
-        from precast.native.passes.fuse import REUSING
+        from precast.native.targets.cpu.passes import REUSING
 
         return REUSING
 

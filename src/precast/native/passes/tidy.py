@@ -1,4 +1,4 @@
-"""Fewer, larger loops: inline producers, merge loops, forget what nobody reads."""
+"""Small passes that fusion needs around it: dead code elimination, store-to-load forwarding, loop interchange, names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Variable, atoms, coefficient_of, constant
-from precast.native.loops.passes import LoopPass, Watcher, run_loop_passes
 from precast.native.loops.program import (
     Kernel,
     Loop,
@@ -25,19 +24,6 @@ from precast.native.loops.program import (
 )
 from precast.native.loops.rewriting import number_variables
 from precast.native.loops.scalars import Constant, Load, Named, Scalar, apply
-from precast.native.passes.batch_tiling import take_image_by_image
-from precast.native.passes.coalesce import scatter_onto, write_in_place
-from precast.native.passes.collapse import collapse_loops
-from precast.native.passes.epilogues import absorb_epilogues
-from precast.native.passes.group import group_kernels
-from precast.native.passes.inline import inline_producers
-from precast.native.passes.layouts import channels_last, fold_padding
-from precast.native.passes.memory import overwrite_dying
-from precast.native.passes.merge import merge_kernels
-from precast.native.passes.prologues import absorb_prologues
-from precast.native.passes.rounding import keep_single_precision
-from precast.native.passes.split import part_loops, split_loops
-from precast.native.passes.update_inputs import update_inputs
 
 
 def remove_dead(program: LoopProgram) -> LoopProgram:
@@ -154,36 +140,3 @@ def _forwarded(body: tuple[Statement, ...], known: dict[tuple[Buffer, object], S
             known[statement.buffer, statement.indices] = Named(statement.buffer.name, statement.value)
         statements.append(statement)
     return tuple(statements)
-
-
-PASSES: tuple[LoopPass, ...] = (
-    fold_padding,
-    channels_last,
-    inline_producers,
-    remove_dead,
-    scatter_onto,
-    absorb_epilogues,
-    absorb_prologues,
-    write_in_place,
-    split_loops,
-    collapse_loops,
-    merge_kernels,
-    forward_stores,
-    keep_single_precision,
-    remove_dead,
-    part_loops,
-    collapse_loops,
-    order_loops,
-    tidy_names,
-    update_inputs,
-    overwrite_dying,
-    group_kernels,
-    take_image_by_image,
-)
-REUSING = (update_inputs, overwrite_dying)
-"""Passes that give a buffer's memory to another."""
-
-
-def fuse(program: LoopProgram, *, verify: bool = True, watch: Watcher | None = None) -> LoopProgram:
-    """Run all fusing passes; what the program computes stays the same."""
-    return run_loop_passes(program, PASSES, reusing=REUSING, verify=verify, watch=watch)
