@@ -9,6 +9,7 @@ import pytest
 from tests.repository.sources import ROOT
 
 SKELETON = ["__init__", "__main__", "_version", "errors", "lazy_names", "options", "cli/__init__"]
+SKELETON += [f"{folder}/__init__" for folder in ("native", "native/targets", "native/targets/cpu")]
 
 
 def lint(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -44,6 +45,12 @@ def test_a_wrong_import_is_refused(tmp_path, importer, imported):
     result = lint(tmp_path, folders | {importer: f"import {imported}"})
     assert result.returncode == 1
     assert f"is not allowed to import {imported.removesuffix('.nn')}" in result.stdout
+
+
+@pytest.mark.parametrize(("importer", "code"), [("native/targets/__init__", 0), ("native/driver", 1), ("api", 1)])
+def test_only_the_table_of_targets_imports_one(tmp_path, importer, code):
+    result = lint(tmp_path, {importer: "def later():\n    import precast.native.targets.cpu"})
+    assert result.returncode == code, result.stdout
 
 
 def test_a_module_without_a_layer_is_refused(tmp_path):

@@ -36,8 +36,8 @@ def aot_compile(
 ) -> str:
     """Compile a module or function for this machine into one shared library, and give its path.
 
-    Code, weights and the signature are in it. ``aot_load`` loads it, and so does any program that speaks ``precast.h``;
-    what it needs beside itself, ``libdnnl``, must be installed.
+    Code, weights and the signature are in it; it needs what the base install of Precast brings, and no Python.
+    ``aot_load`` loads it, and so does any program that speaks ``precast.h``.
 
     ``options`` are those of ``precast.compile``, and ``output_path``: where to write. By default that is a file in the
     folder ``aot`` of the cache directory, named by what is in it; nobody removes it.

@@ -1,4 +1,4 @@
-"""Small passes that fusion needs around it: dead code elimination, store-to-load forwarding, loop interchange, names."""
+"""Small passes around fusion: dead code elimination, store-to-load forwarding, loop interchange, names."""
 
 from __future__ import annotations
 

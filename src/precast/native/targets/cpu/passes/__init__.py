@@ -1,7 +1,7 @@
 """Fewer, larger loops for CPUs: the order of all passes, those that every target may share and those made for oneDNN.
 
-``layouts`` images as convolutions like them · ``epilogues``, ``prologues`` what routines do to their elements · ``batch_tiling``
-batches that do not stay in a cache
+``layouts`` images as convolutions like them · ``epilogues``, ``prologues`` what routines do to their elements ·
+``batch_tiling`` batches that do not stay in a cache
 """
 
 from __future__ import annotations
