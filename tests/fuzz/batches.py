@@ -78,7 +78,7 @@ class Batch:
         return FrozenGraph(module, lambda frozen: self.compiled(frozen, ()))
 
     def compiled(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
-        split, prefix = prepare_graph(module, Options()), f"graph_{self.graphs}"
+        split, prefix = prepare_graph(module, CpuTarget(), Options()), f"graph_{self.graphs}"
         self.graphs += 1
         weights = {f"{prefix}_{name}": value for name, value in weights_of(split).items()}
         made = [

@@ -35,7 +35,8 @@ def start_or_freeze(
 
 def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options) -> Callable[[], NativeGraph]:
     """Lower and generate what of the graph can be native, and begin to build it; its attributes are constants."""
-    target, split = compiler.target_of(graph_module), prepare_graph(graph_module, options)
+    target = compiler.target_of(graph_module)
+    split = prepare_graph(graph_module, target, options)
     # The target works on what a program calls while its loops are fused.
     entries = lower_segments(
         split,
@@ -69,7 +70,8 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
 def restore_graph(data: bytes, graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options) -> NativeGraph:
     """What was compiled of an equal graph, over the code that was built then."""
     stored = StoredGraph.from_bytes(data)
-    target, split = compiler.target_of(graph_module), prepare_graph(graph_module, options)
+    target = compiler.target_of(graph_module)
+    split = prepare_graph(graph_module, target, options)
     if not stored.programs:
         return NativeGraph(split, (), stored, target)
     with open_store(options).held():

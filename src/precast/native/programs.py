@@ -100,15 +100,17 @@ def _symbolic_numbers(value: object) -> list[torch.SymInt]:
     return [number for number in numbers if isinstance(number, torch.SymInt)]
 
 
-def prepare_graph(graph_module: fx.GraphModule, options: Options) -> SplitGraph:
-    """The graph as it is made native, cut into what is native and what is torch's."""
-    return split_graph(rewrite_graph(graph_module, random=options.random))
+def prepare_graph(graph_module: fx.GraphModule, target: Target, options: Options) -> SplitGraph:
+    """The graph as it is made native, cut into what is the target's and what is torch's."""
+    return split_graph(rewrite_graph(graph_module, target, random=options.random), target.device)
 
 
-def rewrite_graph(graph_module: fx.GraphModule, *, random: RandomSource) -> fx.GraphModule:
+def rewrite_graph(graph_module: fx.GraphModule, target: Target, *, random: RandomSource) -> fx.GraphModule:
     """All passes over a graph before it is lowered; random operators are drawn as ``random`` says."""
     graph_module = keep_numbers_in_tensors(graph_module)
-    return merge_products(draw_from_streams(graph_module) if random == "philox" else graph_module)
+    if random == "philox":
+        graph_module = draw_from_streams(graph_module, target.device)
+    return merge_products(graph_module)
 
 
 def lower_segments(

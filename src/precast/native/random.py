@@ -19,6 +19,7 @@ cannot draw stay as they are.
 from __future__ import annotations
 
 import operator
+from collections.abc import Container
 
 import torch
 from torch import fx
@@ -36,39 +37,43 @@ from precast.ops.own_operators import random_seed, random_stream
 SEED_NAME = "random_seed"
 
 
-def draw_from_streams(module: fx.GraphModule) -> fx.GraphModule:
-    """Give every random operator that can be drawn natively a stream; the same module if there is none."""
-    if not any(map(_is_drawn, module.graph.nodes)):
+def draw_from_streams(module: fx.GraphModule, device: str) -> fx.GraphModule:
+    """Give every random operator that can be drawn natively on a device a stream; the same module if there is none."""
+    drawn = {node for node in module.graph.nodes if _is_drawn(node, device)}
+    if not drawn:
         return module
-    writer = _Writer()
+    writer = _Writer(drawn)
     for node in module.graph.nodes:
         writer.copy(node)
     return fx.GraphModule(module, writer.graph)
 
 
-def _is_drawn(node: fx.Node) -> bool:
+def _is_drawn(node: fx.Node, device: str) -> bool:
     """Whether the node draws, or draws again, what native code can draw."""
     if node.op != "call_function":
         return False
     if node.target is run_with_rng_state:
         _, drawn, *rest = node.args
-        return _may_be_drawn(drawn, value_of(node), (rest, node.kwargs))
+        return _may_be_drawn(drawn, value_of(node), (rest, node.kwargs), device)
     if node.target is run_and_save_rng_state:
         value = value_of(node)
         assert isinstance(value, tuple)
         drawn, *rest = node.args
-        return _may_be_drawn(drawn, value[1], (rest, node.kwargs))
-    return is_random(node) and has_value(node) and _may_be_drawn(node.target, value_of(node), (node.args, node.kwargs))
+        return _may_be_drawn(drawn, value[1], (rest, node.kwargs), device)
+    if not is_random(node) or not has_value(node):
+        return False
+    return _may_be_drawn(node.target, value_of(node), (node.args, node.kwargs), device)
 
 
-def _may_be_drawn(drawn: object, value: object, arguments: object) -> bool:
-    return drawing_rule_for(drawn) is not None and may_be_held(value, arguments)
+def _may_be_drawn(drawn: object, value: object, arguments: object, device: str) -> bool:
+    return drawing_rule_for(drawn) is not None and may_be_held(value, arguments, device)
 
 
 class _Writer:
-    """Copies a graph node by node."""
+    """Copies a graph node by node; those in `drawn` draw from streams."""
 
-    def __init__(self) -> None:
+    def __init__(self, drawn: Container[fx.Node]) -> None:
+        self.drawn = drawn
         self.graph = fx.Graph()
         self.copies: dict[fx.Node, fx.Node] = {}
         self.recorded: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
@@ -81,7 +86,7 @@ class _Writer:
             assert isinstance(source, fx.Node)
             assert isinstance(position, int)
             self.copies[node] = self.recorded[source][position]
-        elif not _is_drawn(node):
+        elif node not in self.drawn:
             self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
         elif node.target is run_with_rng_state:
             state, drawn, *rest = node.args

@@ -8,8 +8,9 @@ After::
 
     native segment: a        torch segment: b, b * b, c        native segment: d
 
-Native code knows dense real tensors on the CPU. What gives or takes anything else (complex or sparse tensors, sizes
-that depend on data, workspaces, subgraphs, effects) is left to torch, in as few segments as dependencies allow.
+Native code knows dense real tensors on a target's devices. What returns or takes anything else (complex or sparse
+tensors, sizes that depend on data, workspaces, subgraphs, effects) is left to torch, in as few segments as dependencies
+allow.
 
 Cuts the native part of a backward where that lets memory go early.
 
@@ -147,12 +148,12 @@ class SplitGraph:
     results: tuple[Result, ...]
 
 
-def split_graph(module: fx.GraphModule) -> SplitGraph:
-    """Cut a functional graph into native and torch segments."""
-    updates = _updates(module.graph)
+def split_graph(module: fx.GraphModule, device: str) -> SplitGraph:
+    """Cut a functional graph into native and torch segments; native is what stays on devices of one kind."""
+    updates = _updates(module.graph, device)
     results = tuple(each if each in updates else _result(each) for each in results_of(module.graph))
     readers = computed_sizes(module.graph)
-    levels = _levels(module.graph, readers)
+    levels = _levels(module.graph, readers, device)
     members: dict[int, list[fx.Node]] = {}
     needed = _needed_nodes(module.graph, results, readers)
     for node, level in levels.items():
@@ -168,12 +169,12 @@ def split_graph(module: fx.GraphModule) -> SplitGraph:
     return SplitGraph(module, tuple(_with_updates(segments, updates)), results)
 
 
-def _updates(graph: fx.Graph) -> dict[object, fx.Node]:
+def _updates(graph: fx.Graph, device: str) -> dict[object, fx.Node]:
     """New values of inputs, each with the input into whose memory it may be written."""
     marked = [(node, number) for node in placeholders_of(graph) if (number := updating_result_of(node)) is not None]
     results = results_of(graph) if marked else ()
     pairs = [(results[number], node) for node, number in reversed(marked)]
-    return {value: node for value, node in pairs if isinstance(value, fx.Node) and may_be_native(value)}
+    return {value: node for value, node in pairs if isinstance(value, fx.Node) and may_be_native(value, device)}
 
 
 def _with_updates(segments: Sequence[Segment], updates: Mapping[object, fx.Node]) -> Iterator[Segment]:
@@ -227,7 +228,7 @@ def _sources(node: fx.Node, readers: Mapping[str, SizeReader]) -> list[fx.Node]:
     return [*node.all_input_nodes, *(readers[name].node for name in names if readers[name].node is not node)]
 
 
-def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader]) -> dict[fx.Node, int]:
+def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader], device: str) -> dict[fx.Node, int]:
     """Even levels are native, odd ones are torch's; a node comes no earlier than its arguments.
 
     What draws random numbers or acts on the world stays in order.
@@ -238,7 +239,7 @@ def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader]) -> dict[fx.Node,
         if node.op != "call_function" or is_size(node):
             continue
         # A draw that nobody reads still moves torch's generator on, and native code forgets what nobody reads.
-        parity = 0 if may_be_native(node) and (node.users or not is_random(node)) else 1
+        parity = 0 if may_be_native(node, device) and (node.users or not is_random(node)) else 1
         inputs = [levels[each] for each in _sources(node, readers) if each in levels]
         if node.target is operator.getitem and inputs:
             levels[node] = inputs[0]
@@ -251,26 +252,28 @@ def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader]) -> dict[fx.Node,
     return levels
 
 
-def may_be_native(node: fx.Node) -> bool:
+def may_be_native(node: fx.Node, device: str) -> bool:
     """Whether lowering can take the node: by a rule, or as a step that calls back into torch."""
     if node.target is operator.getitem:
         source = node.args[0]
-        return isinstance(source, fx.Node) and may_be_native(source)
+        return isinstance(source, fx.Node) and may_be_native(source, device)
     if node.target is run_with_rng_state:
         return is_drawn_natively(node)
     if not isinstance(node.target, OpOverload) or not has_value(node) or node.target is random_seed:
         return False
     if facts_of(node) & _LEFT_TO_TORCH or makes_sizes(node) or _compares_sizes(node):
         return False
-    return may_be_held(value_of(node), (node.args, node.kwargs))
+    return may_be_held(value_of(node), (node.args, node.kwargs), device)
 
 
-def may_be_held(value: object, arguments: object) -> bool:
+def may_be_held(value: object, arguments: object, device: str) -> bool:
     """Whether native code can hold what a call gives, and all that it takes."""
     values = value if isinstance(value, tuple | list) else (value,)
     is_expressible = any(isinstance(each, torch.Tensor) for each in values)
-    leaves = pytree.tree_leaves(arguments)
-    return is_expressible and all(map(_may_be_buffer, values)) and all(map(_may_be_argument, leaves))
+    are_buffers = all(_may_be_buffer(each, device) for each in values)
+    return (
+        is_expressible and are_buffers and all(_may_be_argument(each, device) for each in pytree.tree_leaves(arguments))
+    )
 
 
 def is_drawn_natively(node: fx.Node) -> bool:
@@ -314,7 +317,7 @@ def _keeps_count(node: fx.Node) -> bool:
     return before == after
 
 
-def _may_be_argument(argument: object) -> bool:
+def _may_be_argument(argument: object, device: str) -> bool:
     if not isinstance(argument, fx.Node):
         return isinstance(argument, _PLAIN_ARGUMENTS)
     if not has_value(argument) or isinstance(value_of(argument), fx.GraphModule):
@@ -322,14 +325,14 @@ def _may_be_argument(argument: object) -> bool:
     value = value_of(argument)
     if isinstance(value, torch.SymInt):
         return is_size(argument) and is_known(value)
-    return isinstance(value, int | float | None) or _may_be_buffer(value)
+    return isinstance(value, int | float | None) or _may_be_buffer(value, device)
 
 
-def _may_be_buffer(value: object) -> bool:
+def _may_be_buffer(value: object, device: str) -> bool:
     """Whether native code can hold the value; None stands for a result that nobody asked for."""
     if value is None:
         return True
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.device.type != device:
         return False
     if dtype_name(value.dtype) not in DTYPES or value.ndim > MAX_RANK or value.is_conj() or value.is_neg():
         return False

@@ -137,7 +137,7 @@ def _with_seed_as_state(module: fx.GraphModule) -> tuple[fx.GraphModule, fx.Node
     """The graph with its random numbers drawn from a seed that it takes as its last input, and gives anew as its last
     result: every call draws others.
     """
-    module = seed_as_input(rewrite_graph(module, random="philox"))
+    module = seed_as_input(rewrite_graph(module, library_target(), random="philox"))
     seed = next((node for node in placeholders_of(module.graph) if node.name == SEED_NAME), None)
     if seed is not None:
         output = module.graph.output_node()
@@ -168,13 +168,14 @@ def _refuse_what_needs_torch(missing: Iterable[str], name: str) -> None:
 
 def _between_segments(module: fx.GraphModule) -> Iterator[str]:
     """What torch would have to run because native code cannot hold its values, and then all else that needs torch."""
-    found = [node for node in _computing_nodes(module.graph) if not may_be_native(node)]
+    target = library_target()
+    found = [node for node in _computing_nodes(module.graph) if not may_be_native(node, target.device)]
     named = [node for node in found if node.target not in _BOOKKEEPING]
     for node in named:
         # An operator with an effect stands, behind its token, inside another that orders effects.
         called = node.args[1] if str(node.target) == "with_effects" else node.target
         yield f"{called} at {source_line_of(node) or node.name}"
-    for entry in lower_segments(split_graph(module), library_target()) if named else ():
+    for entry in lower_segments(split_graph(module, target.device), target) if named else ():
         yield from _called_back(entry)
 
 

@@ -51,8 +51,9 @@ class _Explaining(Compiler):
     graphs: list[GraphExplanation]
 
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., object]:
-        split = prepare_graph(self._frozen(graph_module), as_options(self.compiler.options))
-        entries = lower_segments(split, self.compiler.target_of(graph_module))
+        target = self.compiler.target_of(graph_module)
+        split = prepare_graph(self._frozen(graph_module), target, as_options(self.compiler.options))
+        entries = lower_segments(split, target)
         self.graphs.append(explain_graph(get_aot_graph_name(), split, entries))
         return interpret(graph_module, example_inputs)
 

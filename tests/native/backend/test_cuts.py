@@ -28,7 +28,7 @@ def graphs_of(model: torch.nn.Module) -> tuple[torch.fx.GraphModule, torch.fx.Gr
 
 
 def test_a_backward_is_cut_and_a_forward_is_not(small_cuts):
-    forward, backward = (split_graph(graph) for graph in graphs_of(layers()))
+    forward, backward = (split_graph(graph, "cpu") for graph in graphs_of(layers()))
     assert len(forward.segments) == 1
     assert len(backward.segments) > 3
     saved = native_cuts.saved_inputs(backward.module.graph)
@@ -40,13 +40,13 @@ def test_a_backward_is_cut_and_a_forward_is_not(small_cuts):
 
 def test_small_backwards_stay_whole():
     _, backward = graphs_of(layers())
-    assert len(split_graph(backward).segments) == 1
+    assert len(split_graph(backward, "cpu").segments) == 1
 
 
 def test_no_cut_parts_an_operator_from_its_results(small_cuts):
     model = torch.nn.Sequential(*(torch.nn.LayerNorm(32) for _ in range(6)))
     _, backward = graphs_of(model)
-    split = split_graph(backward)
+    split = split_graph(backward, "cpu")
     assert len(split.segments) > 1
     for segment in split.segments:
         assert all(isinstance(node.meta["val"], torch.Tensor) for node in (*segment.inputs, *segment.outputs))

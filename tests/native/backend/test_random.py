@@ -107,11 +107,11 @@ def test_a_dynamic_size_draws_as_many_as_there_are(compiled):
 
 def test_a_graph_without_random_operators_is_left_alone():
     module = trace(lambda x: x.exp(), [torch.ones(3)])
-    assert draw_from_streams(module) is module
+    assert draw_from_streams(module, "cpu") is module
 
 
 def test_the_graph_given_is_not_changed():
     module = trace(noisy, [torch.ones(3)])
     before = str(module.graph)
-    assert draw_from_streams(module) is not module
+    assert draw_from_streams(module, "cpu") is not module
     assert str(module.graph) == before

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import precast
 from precast.backend import Backend
 from precast.errors import InputValueError
+from precast.graph.nodes import devices_of
 from precast.native.backend import BACKEND, NativeCompiler
 from precast.native.describe import Entry
 from precast.native.fallback import run_step
@@ -22,6 +24,7 @@ from precast.native.passes.inline import inline_producers
 from precast.native.passes.merge import merge_kernels
 from precast.native.passes.tidy import remove_dead
 from precast.native.passes.update_inputs import update_inputs
+from precast.native.split import split_graph
 from precast.native.targets import Code, OpenEntry, Target, target_for, targets
 from precast.options import Options
 
@@ -148,6 +151,14 @@ def test_a_target_that_keeps_no_code_compiles_at_every_start(compiled, target):
 def test_a_target_without_libraries_says_so(target):
     with pytest.raises(InputValueError, match="makes no libraries"):
         target.build_library([], {}, Options(), processor=None)
+
+
+def test_what_is_native_is_on_devices_of_the_target():
+    graph = make_fx(lambda x, y: [x.exp(), y.sin()], tracing_mode="fake")(torch.ones(2), torch.ones(2, device="meta"))
+    for device, operator in (("cpu", torch.ops.aten.exp.default), ("meta", torch.ops.aten.sin.default)):
+        native = [segment for segment in split_graph(graph, device).segments if segment.is_native]
+        assert [node.target for segment in native for node in segment.nodes] == [operator]
+    assert list(devices_of(graph.graph)) == ["cpu", "meta", "cpu", "meta"]
 
 
 def test_the_devices_of_a_graph_choose_its_target():

@@ -55,7 +55,7 @@ def given(name):
 
 
 def random_program(function, *inputs, name="main"):
-    module = seed_as_input(draw_from_streams(trace(torch.func.functionalize(function), inputs)))
+    module = seed_as_input(draw_from_streams(trace(torch.func.functionalize(function), inputs), "cpu"))
     return lower_graph(module, name=name, fallbacks=False)
 
 

@@ -70,7 +70,9 @@ class Recording:
     def compiler(self, prefix: str) -> CompilerFunction:
         def record(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             assert not self.is_complete, "the second call is compiled anew"
-            split = split_graph(rewrite_graph(graph_module, random="philox" if self.draws_natively else "eager"))
+            split = split_graph(
+                rewrite_graph(graph_module, CpuTarget(), random="philox" if self.draws_natively else "eager"), "cpu"
+            )
             name = f"{prefix}_{len(self.graphs)}"
             # Constants of graphs that share a library must not share a name.
             entries = [
