@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from precast.autograd.variants.compiled import Home
 from precast.trace.capture.module_state import StateTensor, module_state, root_modules
-from precast.trace.state.reachable import Place
+from precast.trace.state.places import Place, Readings
 
 
 class ModuleSlots:
@@ -96,20 +95,6 @@ class _Places:
         return list(map(dict.get, self.owners, self.names))
 
 
-def captured_homes(captured: Sequence[StateTensor], homes: Mapping[int, Sequence[Place]]) -> list[Home]:
-    """How each captured tensor is read where it is kept; one that is kept nowhere is itself."""
-    return [_home(item.tensor, homes.get(id(item.tensor), ())) for item in captured]
-
-
-def _home(tensor: torch.Tensor, places: Sequence[Place]) -> Home:
-    if not places:
-        return lambda: tensor
-    place = places[0]
-
-    def read() -> Any:
-        try:
-            return place.read()
-        except (LookupError, AttributeError, ValueError):
-            return None
-
-    return read
+def captured_places(captured: Sequence[StateTensor], homes: Mapping[int, Sequence[Place]]) -> Readings:
+    """Where each captured tensor is read; one that is kept nowhere stays itself."""
+    return Readings([next(iter(homes.get(id(item.tensor), ())), Place("", [item.tensor], 0)) for item in captured])

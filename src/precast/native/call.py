@@ -83,6 +83,8 @@ class CompiledGraph:
         self._passed_on = {node: self.constants[node] for node in _constants_outside_of_libraries(split)}
         self.initial_readers = tuple(size_readers(self.placeholders).values())
         self.steps = tuple(_running_steps(split, zip(entries, in_place, strict=True)))
+        nodes = [each for each in split.results if isinstance(each, fx.Node) and _is_computed(each)]
+        self._plain_results = nodes if len(nodes) == len(split.results) else None
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         values: Values = dict(zip(self.placeholders, inputs, strict=True))
@@ -94,7 +96,14 @@ class CompiledGraph:
             each.step.run(values, sizes)
             for node in each.dead:
                 del values[node]
+        if self._plain_results is not None:
+            return list(map(values.__getitem__, self._plain_results))
         return [_returned(result, values, sizes) for result in self.split.results]
+
+
+def _is_computed(node: fx.Node) -> bool:
+    """Whether a call has a value for the node that is the caller's to keep."""
+    return node.op != "get_attr" and not is_size(node)
 
 
 def _read_sizes(readers: Sequence[SizeReader], values: Values, sizes: Sizes) -> None:

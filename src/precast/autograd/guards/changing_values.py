@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from precast.trace.capture.number_inputs import NumberInputs, is_number
-from precast.trace.state.reachable import Place
+from precast.trace.state.places import Place
 
 
 def sizes_of_numbers(numbers: NumberInputs, leaves: Sequence[Any]) -> dict[tuple[int, int], str]:

@@ -19,9 +19,11 @@ import torch
 from precast.errors import StateMutationError
 from precast.trace.capture.number_inputs import is_number
 from precast.trace.exchanged_attributes import users_attributes
-from precast.trace.state.reachable import Place, ReachableState, Sized, TupleItem, Watched
+from precast.trace.state.places import Place, Readings, Sized, TupleItem, Watched
+from precast.trace.state.reachable import ReachableState
 
 _ABSENT = object()
+_PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _MISSING = (KeyError, IndexError, AttributeError, ValueError)
 _LONGEST = 60
 
@@ -59,6 +61,7 @@ class StateGuards:
         self._tensors = [
             (place, id(value)) for place, value in pairs if isinstance(value, torch.Tensor) and id(value) not in keys
         ]
+        self._tensor_places = Readings([place for place, _ in self._tensors])
         self._tied = list(_tied_places(state))
         self._empty_paths, self._empty = [path for path, _ in state.empty], [held for _, held in state.empty]
         self._object_paths, self._objects = [path for path, _ in state.objects], [each for _, each in state.objects]
@@ -139,7 +142,7 @@ class StateGuards:
         return [found for place, before, now in changed for found in _changed_in(place, before, now)]
 
     def _are_rarities_same(self) -> bool:
-        if self._tensors or self._tied:
+        if self._tied or not _PLAIN_TENSORS.issuperset(map(type, self._tensor_places.read())):
             return next(self._rare_changes(), None) is None
         for read, before, is_clear in self._read_watched:
             now = read()

@@ -12,10 +12,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast.autograd.boundary import FlatCall
-from precast.autograd.guards.call_key import static_key
+from precast.autograd.guards.call_key import PlainTensors, static_key
 from precast.autograd.guards.state import StateGuards
 from precast.graph.boundary import NO_GRADIENTS, GradientInputs, has_hooks
 from precast.trace.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
+from precast.trace.state.places import NOWHERE, Readings
 
 if TYPE_CHECKING:
     from precast.autograd.boundary.overlapping_inputs import DuplicatePlan, SyntheticBasePlan, WrittenParts
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 SizeCheck = Callable[[Sequence[Any]], bool]
 """Whether real inputs have sizes for which a trace is valid."""
 
-Home = Callable[[], Any]
 """Reads one tensor from where the program finds it."""
 
 
@@ -62,11 +62,19 @@ class Overlap:
 
 
 class _KnownMemory:
-    """Where the inputs of the last call were whose overlaps were looked at: that takes long for hundreds of them."""
+    """What and where the inputs of the last call were that were looked at: that takes long for hundreds of them."""
 
     def __init__(self) -> None:
         self._tensors: list[int] = []
         self._addresses: list[int] = []
+        self._kinds: PlainTensors | None = None
+
+    def are_like(self, tensors: Sequence[Any]) -> bool:
+        """Whether captured tensors and gradients are of the kinds that were noted."""
+        return self._kinds is not None and self._kinds.are_like(tensors)
+
+    def note_kinds(self, tensors: Sequence[Any]) -> None:
+        self._kinds = PlainTensors.of(tensors)
 
     def is_known(self, tensors: Sequence[Any]) -> bool:
         """Whether these are the same tensors at the same addresses; their sizes and strides are compared elsewhere."""
@@ -88,7 +96,7 @@ class CompiledVariant:
     call: FlatCall
     places: tuple[int, ...]
     state_count: int
-    captured: tuple[Home, ...]
+    captured: Readings
     captured_key: tuple[Any, ...]
     sizes: SizeCheck | None
     overlap: Overlap
@@ -103,26 +111,44 @@ class CompiledVariant:
 
     def fits_inputs(self, values: Sequence[Any]) -> bool:
         """The same of its tensors only, whatever Python's state is."""
-        if self.captured_key and self._current_key(values) != self.captured_key:
+        tensors = self._tensors(values) if self.captured_key else ()
+        gradients = self.gradients.read(tensors) if tensors else ()
+        if self.captured_key and not self._are_captured_alike(tensors, gradients):
             return False
         if self.sizes is not None and not self.sizes(values):
             return False
         overlap = self.overlap
-        if not overlap.written or self.memory.is_known(inputs := self.inputs(values)):
+        if not overlap.written:
+            return True
+        inputs = [*tensors, *(each for each in gradients if each is not None)] if tensors else self.inputs(values)
+        if self.memory.is_known(inputs):
             return True
         fits = Overlap.of(inputs, overlap.written, overlap.parts) == overlap
         if fits:
             self.memory.note(inputs)
         return fits
 
+    def _are_captured_alike(self, tensors: Sequence[Any], gradients: Sequence[Any]) -> bool:
+        """Whether captured tensors and gradients are as compiled for."""
+        now = [*self._captured_of(tensors), *gradients]
+        if not self.outputs.runs_backward and self.memory.are_like(now):
+            return True
+        fits = self.key_of(tensors, now, self.outputs) == self.captured_key
+        if fits:
+            self.memory.note_kinds(now)
+        return fits
+
+    def _captured_of(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        return tensors[self.state_count : self.state_count + len(self.captured.places)]
+
     def _current_key(self, values: Sequence[Any]) -> tuple[Any, ...]:
         tensors = self._tensors(values)
-        captured = tensors[self.state_count : self.state_count + len(self.captured)]
-        return self.key_of(tensors, captured, self.gradients, self.outputs)
+        now = [*self._captured_of(tensors), *self.gradients.read(tensors)]
+        return self.key_of(tensors, now, self.outputs)
 
     def changed_tensors(self, values: Sequence[Any]) -> str | None:
         """What of the tensors beside the values is not as compiled for, in words."""
-        now, start = self._current_key(values) if self.captured_key else (), len(self.captured)
+        now, start = self._current_key(values) if self.captured_key else (), len(self.captured.places)
         end = start + len(self.gradients.owners)
         absent = static_key([None])[0]
         pairs = [pair for pair in zip(self.captured_key[start:end], now[start:end], strict=True) if pair[0] != pair[1]]
@@ -135,11 +161,9 @@ class CompiledVariant:
         return "tensors that a backward reaches have hooks" if now != self.captured_key else None
 
     @staticmethod
-    def key_of(
-        tensors: Sequence[Any], captured: Sequence[Any], gradients: GradientInputs, outputs: "OutputPlan"
-    ) -> tuple[Any, ...]:
-        """What counts of captured tensors, of gradients, and of whom a backward inside of the program reaches."""
-        key = static_key([*captured, *gradients.read(tensors)])
+    def key_of(tensors: Sequence[Any], now: Sequence[Any], outputs: "OutputPlan") -> tuple[Any, ...]:
+        """What counts of captured tensors and gradients, and of whom a backward inside of the program reaches."""
+        key = static_key(now)
         return (*key, any(map(has_hooks, tensors))) if outputs.runs_backward else key
 
     def inputs(self, values: Sequence[Any]) -> Sequence[Any]:
@@ -151,8 +175,8 @@ class CompiledVariant:
     def _tensors(self, values: Sequence[Any]) -> list[Any]:
         """The tensors among the values, and the captured ones, without their gradients."""
         tensors = [values[place] for place in self.places]
-        if self.captured:
-            tensors[self.state_count : self.state_count] = [read() for read in self.captured]
+        if self.captured.places:
+            tensors[self.state_count : self.state_count] = self.captured.read()
         return tensors
 
     def run(self, values: Sequence[Any], arguments: Any = ()) -> Any:
@@ -177,7 +201,7 @@ class EagerVariant(CompiledVariant):
         cls, function: Callable[..., Any], guards: StateGuards | None = None, reads: Sequence[str] = ()
     ) -> "EagerVariant":
         nothing = Overlap((), None, None)
-        return cls(list, (), 0, (), (), None, nothing, OutputPlan(), guards, function=function, reads=tuple(reads))
+        return cls(list, (), 0, NOWHERE, (), None, nothing, OutputPlan(), guards, function=function, reads=tuple(reads))
 
     def run(self, values: Sequence[Any], arguments: Any = ()) -> Any:
         args, kwargs = arguments

@@ -17,10 +17,10 @@ from precast.autograd.guards.changing_values import SizeRoots
 from precast.autograd.guards.impure_reads import noted_impurities, restored_chance, suspects
 from precast.autograd.guards.sizes import size_check
 from precast.autograd.guards.state import StateGuards
-from precast.autograd.state_slots import ModuleSlots, captured_homes
+from precast.autograd.state_slots import ModuleSlots, captured_places
 from precast.autograd.uncaptured import NotCapturedError
 from precast.autograd.variants.compile import compile_variant
-from precast.autograd.variants.compiled import CompiledVariant, EagerVariant, Home, OutputPlan, Overlap
+from precast.autograd.variants.compiled import CompiledVariant, EagerVariant, OutputPlan, Overlap
 from precast.errors import CaptureError
 from precast.graph.boundary import BoundaryFacts, GradientInputs
 from precast.trace.capture.number_inputs import NumberInputs
@@ -30,6 +30,7 @@ from precast.trace.fake_inputs import FakeInputs
 from precast.trace.functionalize import analyze
 from precast.trace.record import FlatFunction
 from precast.trace.session import tracing_session
+from precast.trace.state.places import Readings
 from precast.trace.state.reachable import reachable_state
 from precast.trace.state.reads import Reads
 
@@ -47,7 +48,7 @@ class AnalyzedCall:
     facts: BoundaryFacts
     places: tuple[int, ...]
     tensors: tuple[torch.Tensor, ...]
-    captured: tuple[Home, ...]
+    captured: Readings
     outputs: OutputPlan
     guards: StateGuards
     impure_reads: tuple[str, ...]
@@ -74,11 +75,9 @@ def analyze_call(
     places = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
     outputs = OutputPlan()
     state = reachable_state(function, Reads.of(code_being_noted()))
-    captured = captured_homes(prepared.state[len(slots) :], state.tensors)
+    captured = captured_places(prepared.state[len(slots) :], state.tensors)
     guards = StateGuards(state, () if numbers is None else numbers.places)
-    flat = _over_tensors(
-        function, prepared, lambda: [*slots.read(), *(read() for read in captured)], outputs, guards, numbers
-    )
+    flat = _over_tensors(function, prepared, lambda: [*slots.read(), *captured.read()], outputs, guards, numbers)
     with prepared.fakes.unrecorded(), noted_impurities(suspects(code_being_noted())) as impure_reads:
         facts = analyze(flat, [prepared.fake_inputs[place] for place in places], prepared.fakes.mode)
     if outputs.writes is not None:
@@ -89,7 +88,7 @@ def analyze_call(
         facts=facts,
         places=places,
         tensors=tuple(values[place] for place in places),
-        captured=tuple(captured),
+        captured=captured,
         outputs=outputs,
         guards=guards,
         impure_reads=tuple(dict.fromkeys(impure_reads)),
@@ -131,7 +130,7 @@ def compile_call(
         state_count=len(slots),
         captured=analyzed.captured,
         captured_key=CompiledVariant.key_of(
-            analyzed.tensors, [read() for read in analyzed.captured], analyzed.gradients, analyzed.outputs
+            analyzed.tensors, [*analyzed.captured.read(), *analyzed.gradients.read(analyzed.tensors)], analyzed.outputs
         ),
         sizes=size_check(prepared.fakes.sizes(), _expected_sizes(prepared, len(slots), roots)) if roots else None,
         overlap=overlap,

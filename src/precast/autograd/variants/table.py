@@ -13,7 +13,7 @@ from precast.autograd.guards.call_key import dynamic_key, static_key, what_chang
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.variants.compiled import CompiledVariant
 from precast.graph.opened_objects import PLAIN_TYPES
-from precast.trace.state.reachable import Place
+from precast.trace.state.places import Place
 
 FIRST = "the first call"
 _MOST_TOLD = 3

@@ -34,6 +34,7 @@ from precast.graph.compilation import Compilation
 from precast.graph.constants import torch_codec
 from precast.graph.opened_objects import Held
 from precast.trace.capture.argument_containers import ArgumentContainer
+from precast.trace.state.places import NOWHERE
 
 Build = Callable[[Iterator[Any]], Any]
 """Takes as many leaves as it needs, and gives the container."""
@@ -135,7 +136,7 @@ def variant_data(variant: CompiledVariant, parts: CallParts, compilers: Mapping[
         raise Indescribable("what the program writes into Python's state")
     if variant.gradients.owners or variant.outputs.runs_backward:
         raise Indescribable("gradients that the program uses or takes itself")
-    if variant.captured or variant.sizes is not None or parts.regenerate is not None:
+    if variant.captured.places or variant.sizes is not None or parts.regenerate is not None:
         raise Indescribable("captured tensors, symbolic sizes or aliased outputs")
     if any(layout for sides in parts.layouts.values() for side in sides for layout in side):
         raise Indescribable("tensor subclasses")
@@ -172,7 +173,7 @@ def variant_of(
         call=parts.assemble(compilation, later.gradients if parts.training else None),
         places=tuple(data["places"]),
         state_count=data["state_count"],
-        captured=(),
+        captured=NOWHERE,
         captured_key=(),
         sizes=None,
         overlap=Overlap(tuple(update.number for update in parts.updates), None, None),

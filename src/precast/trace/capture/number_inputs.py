@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from precast.trace.state.reachable import Place
+from precast.trace.state.places import Place
 
 # Sizes 0 and 1 are always compiled for.
 _LEAST_SIZE = 2

@@ -10,7 +10,7 @@ import logging
 import threading
 import weakref
 from array import array
-from collections import ChainMap, UserDict, UserList, defaultdict, deque
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,9 +23,10 @@ import torch
 
 from precast.options import environment_variables
 from precast.trace.capture.module_state import module_names, root_modules
-from precast.trace.exchanged_attributes import ExchangedAttribute, users_attributes
+from precast.trace.exchanged_attributes import users_attributes
 from precast.trace.executed_code import is_machinery, is_trusted
 from precast.trace.graph_breaks import ALL_HOOKS, FORWARD_HOOKS, global_hooks
+from precast.trace.state.places import Place, Sized, Watched
 from precast.trace.state.reads import Reads, is_unnamed_method, variables_read
 from precast.trace.state.torch_switches import switches_read
 
@@ -47,84 +48,6 @@ _OPEN_LIBRARY_CLASSES = (
 _BUFFERS = (bytearray, memoryview, array)
 _CACHING = type(lru_cache(len))
 _READS_ENVIRONMENT = "os _Environ.__getitem__"
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """One value's home: ``holder[key]``, or ``holder.key`` for ``is_attribute``; ``owner`` is the class that has it."""
-
-    path: str
-    holder: Any
-    key: Any
-    is_attribute: bool = False
-    owner: type | None = None
-    is_variable: bool = False
-
-    def read(self) -> Any:
-        if self.is_attribute:
-            return getattr(self.holder, self.key)
-        if self.makes_up_values and self.key not in self.holder:
-            raise KeyError(self.key)
-        found = self.holder[self.key]
-        return found.before if isinstance(found, ExchangedAttribute) else found
-
-    @property
-    def makes_up_values(self) -> bool:
-        """Whether reading what is not there would put something there."""
-        return isinstance(self.holder, defaultdict)
-
-    def write(self, value: Any) -> None:
-        if self.is_attribute or self.owner is not None:
-            setattr(self.owner or self.holder, self.key, value)
-        elif isinstance(self.holder, dict) and isinstance(found := self.holder.get(self.key), ExchangedAttribute):
-            found.before = value
-        else:
-            self.holder[self.key] = value
-
-
-@dataclass(frozen=True, eq=False)
-class TupleItem(Place):
-    """One item of a tuple, which is exchanged as a whole to change it; ``whole`` is where the tuple is."""
-
-    whole: Place = field(kw_only=True)
-    index: int = field(kw_only=True)
-
-    @classmethod
-    def of(cls, whole: Place, index: int) -> "TupleItem":
-        return cls(f"{whole.path}[{index}]", whole.holder, (whole.key, index), whole=whole, index=index)
-
-    def read(self) -> Any:
-        found = self.whole.read()
-        if type(found) is not tuple:
-            raise LookupError(self.path)
-        return found[self.index]
-
-    def write(self, value: Any) -> None:
-        items = list(self.whole.read())
-        items[self.index] = value
-        self.whole.write(tuple(items))
-
-
-@dataclass(frozen=True, eq=False)
-class Sized:
-    """Something that could come to hold more; new keys count if ``may_read`` says so."""
-
-    path: str
-    holder: Any
-    may_read: Callable[[Any], bool]
-    owner: type | None = None
-    is_module: bool = False
-    has_order: bool = False
-    """Whether the program may see in which order the keys came."""
-
-
-@dataclass(frozen=True, eq=False)
-class Watched:
-    """State that is compared as a whole."""
-
-    path: str
-    read: Callable[[], Any]
-    holder: Any = None
 
 
 @dataclass

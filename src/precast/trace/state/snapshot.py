@@ -28,7 +28,8 @@ from precast.graph.opened_objects import opened
 from precast.trace.captured_tensors import is_real_tensor
 from precast.trace.exchanged_attributes import users_attributes
 from precast.trace.executed_code import Executed, ExecutedCode, is_machinery, is_trusted
-from precast.trace.state.reachable import Place, ReachableState, Sized, join_path, reachable_state
+from precast.trace.state.places import Place, Sized
+from precast.trace.state.reachable import ReachableState, join_path, reachable_state
 from precast.trace.state.reads import Reads, Variable, variables_read
 
 

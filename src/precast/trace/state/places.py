@@ -1,0 +1,134 @@
+"""Where values of Python's state are kept: one place, an item of a tuple, many places at once."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any
+
+from precast.trace.exchanged_attributes import ExchangedAttribute
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """One value's home: ``holder[key]``, or ``holder.key`` for ``is_attribute``; ``owner`` is the class that has it."""
+
+    path: str
+    holder: Any
+    key: Any
+    is_attribute: bool = False
+    owner: type | None = None
+    is_variable: bool = False
+
+    def read(self) -> Any:
+        if self.is_attribute:
+            return getattr(self.holder, self.key)
+        if self.makes_up_values and self.key not in self.holder:
+            raise KeyError(self.key)
+        found = self.holder[self.key]
+        return found.before if isinstance(found, ExchangedAttribute) else found
+
+    @property
+    def makes_up_values(self) -> bool:
+        """Whether reading what is not there would put something there."""
+        return isinstance(self.holder, defaultdict)
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether ``holder[key]`` is all there is to reading."""
+        return not self.is_attribute and not self.makes_up_values
+
+    def write(self, value: Any) -> None:
+        if self.is_attribute or self.owner is not None:
+            setattr(self.owner or self.holder, self.key, value)
+        elif isinstance(self.holder, dict) and isinstance(found := self.holder.get(self.key), ExchangedAttribute):
+            found.before = value
+        else:
+            self.holder[self.key] = value
+
+
+@dataclass(frozen=True, eq=False)
+class TupleItem(Place):
+    """One item of a tuple, which is exchanged as a whole to change it; ``whole`` is where the tuple is."""
+
+    whole: Place = field(kw_only=True)
+    index: int = field(kw_only=True)
+
+    @classmethod
+    def of(cls, whole: Place, index: int) -> "TupleItem":
+        return cls(f"{whole.path}[{index}]", whole.holder, (whole.key, index), whole=whole, index=index)
+
+    @property
+    def is_lookup(self) -> bool:
+        return False
+
+    def read(self) -> Any:
+        found = self.whole.read()
+        if type(found) is not tuple:
+            raise LookupError(self.path)
+        return found[self.index]
+
+    def write(self, value: Any) -> None:
+        items = list(self.whole.read())
+        items[self.index] = value
+        self.whole.write(tuple(items))
+
+
+class Readings:
+    """What many places hold, read at every call: hundreds of them, so that a loop in Python would show."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.places = list(places)
+        self._others = [number for number, each in enumerate(self.places) if not each.is_lookup]
+        # Where something else than a lookup is needed, one that always succeeds stands for it.
+        self._holders = [each.holder if each.is_lookup else _ANYTHING for each in self.places]
+        self._keys = [each.key if each.is_lookup else 0 for each in self.places]
+
+    def read(self) -> list[Any]:
+        """What is there now; None where nothing is any more."""
+        try:
+            found = list(map(getitem, self._holders, self._keys))
+        except MISSING:
+            return list(map(_found_in, self.places))
+        if ExchangedAttribute in map(type, found):
+            return list(map(_found_in, self.places))
+        for number in self._others:
+            found[number] = _found_in(self.places[number])
+        return found
+
+
+MISSING = (LookupError, AttributeError, ValueError)
+"""What reading a place raises that is not there any more."""
+_ANYTHING = (None,)
+
+
+def _found_in(place: Place) -> Any:
+    try:
+        return place.read()
+    except MISSING:
+        return None
+
+
+NOWHERE = Readings(())
+
+
+@dataclass(frozen=True, eq=False)
+class Sized:
+    """Something that could come to hold more; new keys count if ``may_read`` says so."""
+
+    path: str
+    holder: Any
+    may_read: Callable[[Any], bool]
+    owner: type | None = None
+    is_module: bool = False
+    has_order: bool = False
+    """Whether the program may see in which order the keys came."""
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """State that is compared as a whole."""
+
+    path: str
+    read: Callable[[], Any]
+    holder: Any = None
