@@ -4,6 +4,7 @@ import os
 import time
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.remembering_compiler import forget_old, put_first
 
@@ -11,6 +12,9 @@ from tests.remembering_compiler import forget_old, put_first
 def pytest_configure(config: pytest.Config) -> None:
     """Check programs after every pass; keep what tests compile in a folder of pytest, where the next run finds it."""
     os.environ.setdefault("PRECAST_VERIFY", "1")
+    # On a busy machine, making examples takes as long as it takes.
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
     if config.cache is None:
         return
     if "PRECAST_CACHE_DIR" not in os.environ:

@@ -54,17 +54,13 @@ _REFUSALS_OF_NUMBERS = (NotCapturedError, PrecastError, RuntimeError, TypeError,
 class _Repeated(NamedTuple):
     """A call that came twice in a row, and so will probably come again. The first ``held`` values cannot change."""
 
-    circumstances: tuple[Any, ...]
+    guard_key: tuple[Any, ...]
     held: int
     tensors: PlainTensors
     variant: CompiledVariant
 
-    def is_like(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> bool:
-        return (
-            self.circumstances == circumstances
-            and self.tensors.are_like(values[self.held :])
-            and self.variant.fits(values)
-        )
+    def is_like(self, values: Sequence[Any], guard_key: tuple[Any, ...]) -> bool:
+        return self.guard_key == guard_key and self.tensors.are_like(values[self.held :]) and self.variant.fits(values)
 
 
 class AotCallable:
@@ -113,11 +109,11 @@ class AotCallable:
             # Called by vmap, grad and their like, which have to see every operation.
             return self._function(*args, **kwargs)
         values: Sequence[Any]
-        values, circumstances, numbers = self._values(args, kwargs)
-        variant = self._find(values, circumstances)
+        values, guard_key, numbers = self._values(args, kwargs)
+        variant = self._find(values, guard_key)
         if variant is None:
             try:
-                variant, values = self._compile(args, kwargs, values, circumstances, numbers)
+                variant, values = self._compile(args, kwargs, values, guard_key, numbers)
             except NotCapturedError as failure:
                 error = failure.error
             if variant is None:
@@ -126,10 +122,10 @@ class AotCallable:
 
     def compile_for(self, *args: Any, **kwargs: Any) -> None:
         """Compile what a call like this one needs, without running it."""
-        values, circumstances, numbers = self._values(args, kwargs)
-        if self._find(values, circumstances) is None:
+        values, guard_key, numbers = self._values(args, kwargs)
+        if self._find(values, guard_key) is None:
             try:
-                self._compile(args, kwargs, values, circumstances, numbers)
+                self._compile(args, kwargs, values, guard_key, numbers)
             except NotCapturedError as failure:
                 error = failure.error
             else:
@@ -155,26 +151,26 @@ class AotCallable:
             leaves = numbers.inputs(leaves)
         slots = self._slots
         if self._holds_state and slots is not None:
-            return [*self._held, *leaves], (tree, slots.circumstances(), ambient_key()), numbers
+            return [*self._held, *leaves], (tree, slots.guard_key(), ambient_key()), numbers
         state = None if slots is None else slots.read_current()
         if slots is None or state is None:
             slots = self._slots = ModuleSlots(self._function)
             state = slots.read()
         if self._holds_state:
             self._held = state
-        return [*state, *leaves], (tree, slots.circumstances(), ambient_key()), numbers
+        return [*state, *leaves], (tree, slots.guard_key(), ambient_key()), numbers
 
-    def _find(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> CompiledVariant | None:
+    def _find(self, values: Sequence[Any], guard_key: tuple[Any, ...]) -> CompiledVariant | None:
         repeated = self._repeated
-        if repeated is not None and repeated.is_like(values, circumstances):
+        if repeated is not None and repeated.is_like(values, guard_key):
             return repeated.variant
-        found = self._variants.look_up(values, circumstances, has_numbers=bool(self._numbers))
+        found = self._variants.look_up(values, guard_key, has_numbers=bool(self._numbers))
         is_again = found is not None and found is self._latest
         held = len(self._held)
         tensors = PlainTensors.of(values[held:]) if is_again else None
         self._latest, self._repeated = found, None
         if found is not None and tensors is not None:
-            self._repeated = _Repeated(circumstances, held, tensors, found)
+            self._repeated = _Repeated(guard_key, held, tensors, found)
         return found
 
     def _compile(
@@ -182,43 +178,43 @@ class AotCallable:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         values: Sequence[Any],
-        circumstances: tuple[Any, ...],
+        guard_key: tuple[Any, ...],
         numbers: "NumberInputs | None",
     ) -> tuple[CompiledVariant, Sequence[Any]]:
         """The variant that a call needs, and the values to call it with."""
         with self._lock:
             # Another thread may have compiled it meanwhile.
-            if (found := self._find(values, circumstances)) is not None:
+            if (found := self._find(values, guard_key)) is not None:
                 return found, values
-            if (broken := self._broken.get(circumstances[-1])) is not None and broken.fits(values):
+            if (broken := self._broken.get(guard_key[-1])) is not None and broken.fits(values):
                 return broken, values
             names = partial(self._input_names, args, kwargs)
-            reason = self._variants.reason(values, circumstances, names)
-            if self._meet_numbers(args, kwargs, values, circumstances):
-                values, circumstances, numbers = self._values(args, kwargs)
-                if (found := self._find(values, circumstances)) is not None:
+            reason = self._variants.reason(values, guard_key, names)
+            if self._meet_numbers(args, kwargs, values, guard_key):
+                values, guard_key, numbers = self._values(args, kwargs)
+                if (found := self._find(values, guard_key)) is not None:
                     return found, values
             while True:
                 try:
-                    variant = self._compile_new(args, kwargs, values, circumstances, numbers, reason)
+                    variant = self._compile_new(args, kwargs, values, guard_key, numbers, reason)
                     break
                 except _REFUSALS_OF_NUMBERS as error:
                     if numbers is None:
                         raise
                     _log.info("numbers of %s stay constants: %s", self._name, error)
                 self._numbers.give_up()
-                values, circumstances, numbers = self._values(args, kwargs)
-                if (found := self._find(values, circumstances)) is not None:
+                values, guard_key, numbers = self._values(args, kwargs)
+                if (found := self._find(values, guard_key)) is not None:
                     return found, values
             self._bound(names)
             return variant, values
 
     def _meet_numbers(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any], circumstances: tuple[Any, ...]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any], guard_key: tuple[Any, ...]
     ) -> bool:
         """Whether numbers have become inputs, since this call is not the first to differ by them."""
         leaves, tree = flatten_opened((args, kwargs))
-        changed = self._variants.changed_numbers(values, circumstances)
+        changed = self._variants.changed_numbers(values, guard_key)
         return not self._order and self._numbers.meet(tree, leaves, changed)
 
     def _compile_new(
@@ -226,25 +222,25 @@ class AotCallable:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         values: Sequence[Any],
-        circumstances: tuple[Any, ...],
+        guard_key: tuple[Any, ...],
         numbers: "NumberInputs | None",
         reason: str,
     ) -> CompiledVariant:
-        roots = self._size_roots(values, circumstances, numbers)
+        roots = self._size_roots(values, guard_key, numbers)
         started = time.perf_counter()
         with new_compilation(self._order) as compilation:
             ambient = partial(ambient_of, self._function)
             job = Job(self._compilers, compilation, self._second_order, ambient, tuple(range(self._leading_state)))
             try:
-                variant = self._restored_or_compiled(args, kwargs, values, circumstances, numbers, job, roots)
+                variant = self._restored_or_compiled(args, kwargs, values, guard_key, numbers, job, roots)
             except GraphBreak as found:
-                variant = self._broken[circumstances[-1]] = self._in_pieces(found)
+                variant = self._broken[guard_key[-1]] = self._in_pieces(found)
                 reason = f"{reason}; in pieces, since {found.reason}"
         seconds = time.perf_counter() - started
         name = compilation.graph_name("*")
         _log.log(self._log_level, "compiled %s as %s in %.2f s: %s", self._name, name, seconds, reason)
         record = Record(variant, name, datetime.now(), seconds, reason, in_words((args, kwargs)))
-        self._variants.add(values, circumstances, record, any_size=bool(self._dynamic or roots))
+        self._variants.add(values, guard_key, record, any_size=bool(self._dynamic or roots))
         self._tell_eager(variant)
         return variant
 
@@ -253,7 +249,7 @@ class AotCallable:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         values: Sequence[Any],
-        circumstances: tuple[Any, ...],
+        guard_key: tuple[Any, ...],
         numbers: "NumberInputs | None",
         job: Job,
         roots: SizeRoots,
@@ -261,7 +257,7 @@ class AotCallable:
         assert self._slots is not None, "state is read before anything is compiled"
         slots = self._slots
         may_start_warm = not roots and not self._order and not self._leading_state
-        start = warm_start(self._function, values, circumstances, self._compilers) if may_start_warm else None
+        start = warm_start(self._function, values, guard_key, self._compilers) if may_start_warm else None
         if start is not None:
             later = partial(Later, self._function, args, kwargs, slots, job)
             restored = start.restore(self._function, job.compilation, later)
@@ -293,8 +289,8 @@ class AotCallable:
         reason, arguments = f"in pieces, since {error}", in_words((args, kwargs))
         variant = EagerVariant.of(partial(self._run_in_pieces, None, False))
         record = Record(variant, self._name, datetime.now(), seconds, reason, arguments)
-        values, circumstances, _ = self._values(args, kwargs)
-        self._variants.add(values, circumstances, record, any_size=self._dynamic is not False)
+        values, guard_key, _ = self._values(args, kwargs)
+        self._variants.add(values, guard_key, record, any_size=self._dynamic is not False)
         return results
 
     def _in_pieces(self, found: GraphBreak) -> EagerVariant:
@@ -320,13 +316,13 @@ class AotCallable:
         return AotCallable(function, self._compilers, dynamic=self._dynamic, graph_breaks=True)
 
     def _size_roots(
-        self, values: Sequence[Any], circumstances: tuple[Any, ...], numbers: "NumberInputs | None"
+        self, values: Sequence[Any], guard_key: tuple[Any, ...], numbers: "NumberInputs | None"
     ) -> SizeRoots:
         assert self._slots is not None, "state is read before anything is compiled"
         leaves = values[len(self._slots) :]
         changing = {} if numbers is None else sizes_of_numbers(numbers, leaves)
         if self._dynamic is None:
-            return {**changing, **self._sizes_met.changing((*circumstances, dynamic_key(values)), leaves)}
+            return {**changing, **self._sizes_met.changing((*guard_key, dynamic_key(values)), leaves)}
         return all_sizes(leaves) if self._dynamic else changing
 
     def _second_order(self, function: FlatFunction, facts: "BoundaryFacts") -> Gradients:

@@ -229,8 +229,8 @@ def compile_key(
 ) -> str:
     """A hash of everything that decides what ``compiler`` makes of the graph. Raises Indescribable."""
     text = graph_text(module, examples, sizes)
-    circumstances = [telling(options), *_identity(compiler), *_surroundings(), processor_identity()]
-    return content_key([text, sizes.assumptions(), *circumstances])
+    decisive = [telling(options), *_identity(compiler), *_surroundings(), processor_identity()]
+    return content_key([text, sizes.assumptions(), *decisive])
 
 
 def _identity(compiler: Compiler) -> list[str]:

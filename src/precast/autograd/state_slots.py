@@ -54,7 +54,7 @@ class ModuleSlots:
         """Train or eval, for every module."""
         return tuple([module.training for module in self.modules])
 
-    def circumstances(self) -> tuple[tuple[bool, ...], str, tuple[int, ...]]:
+    def guard_key(self) -> tuple[tuple[bool, ...], str, tuple[int, ...]]:
         """What variants are found by: the modes, and what the modules are."""
         return self.modes(), self.layout, self.structure
 

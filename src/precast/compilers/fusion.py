@@ -1,6 +1,6 @@
 """AOT autograd with the choices that make most programs fast: fused kernels, and recomputing what is cheap.
 
-On CPUs that is the native backend, whose operators are taken apart as it wants them.
+On CPUs that is the native backend, whose operators are decomposed as it wants them.
 """
 
 from collections.abc import Callable, Sequence

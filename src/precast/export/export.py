@@ -42,7 +42,7 @@ def export(
     ``dynamic_shapes`` says which sizes may change, by argument name or position. ``strict`` is accepted for calls
     written for PyTorch; both values capture in the same way. The submodules named in
     ``preserve_module_call_signature`` keep their own signatures in ``module_call_graph``. ``decompositions`` are ops to
-    take apart on the way.
+    decompose on the way.
 
     >>> print(export(torch.nn.ReLU(), (torch.ones(3, 2),)))
     ExportedProgram:

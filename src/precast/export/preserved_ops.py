@@ -1,4 +1,4 @@
-"""Ops that torch would take apart by itself while tracing, kept whole."""
+"""Ops that torch would decompose by itself while tracing, kept whole."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -144,7 +144,7 @@ def _described(spec: InputSpec | OutputSpec) -> str:
 
 
 class Dialect(Enum):
-    """``TRAINING``: whole ops from before autograd, can be trained on. ``ATEN``: taken apart into simpler ops."""
+    """``TRAINING``: whole ops from before autograd, can be trained on. ``ATEN``: decomposed into simpler ops."""
 
     TRAINING = "TRAINING"
     ATEN = "ATEN"

@@ -50,7 +50,7 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 def keep_statistics(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of a joint graph in which all norms that train are taken apart; the graph itself if there are none."""
+    """A copy of a joint graph in which all norms that train are decomposed; the graph itself if there are none."""
     if not any(map(_is_trained, module.graph.nodes)):
         return module
     graph = fx.Graph()

@@ -73,7 +73,7 @@ def capture_aten(
     dynamic_shapes: Any,
     rules: RuleTable,
 ) -> Program:
-    """Export the model, and take apart the operators that have no rule, where that is possible."""
+    """Export the model, and decompose the operators that have no rule, where that is possible."""
     module = as_module(model)
     with torch.no_grad(), whole_recurrent_layers(module):
         exported = export(module, args, kwargs, dynamic_shapes=dynamic_shapes)

@@ -133,7 +133,7 @@ def check_rules(module: fx.GraphModule, rules: RuleTable) -> None:
         )
     raise OnnxRuleError(
         f"{_counted(len(missing))} no translation to ONNX: {'; '.join(lines)}.",
-        why="neither torchlib nor Precast has a rule for it, and it cannot be taken apart into others",
+        why="neither torchlib nor Precast has a rule for it, and it cannot be decomposed into others",
         fix="Give rules in custom_translation_table={torch.ops.…: function}, or rewrite the model without them.",
     )
 

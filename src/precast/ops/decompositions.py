@@ -1,4 +1,4 @@
-"""Which ops may be taken apart into simpler ones, and how.
+"""Which ops may be decomposed into simpler ones, and how.
 
 Tables map an op to a function that computes the same from simpler ops. Pass them as ``decompositions=``.
 
@@ -63,7 +63,7 @@ def _outside_core(table: DecompositionTable) -> DecompositionTable:
     return {op: rule for op, rule in table.items() if torch.Tag.core not in getattr(op, "tags", ())}
 
 
-# Takes a graph down to the Core ATen set; an op of that set is never taken apart.
+# Takes a graph down to the Core ATen set; an op of that set is never decomposed.
 core_decompositions: DecompositionTable = _outside_core(dict(_core_aten_decompositions_post_autograd()))
 
 

@@ -1,4 +1,4 @@
-"""Operators taken apart by rules of our own: each gives what torch's operator gives."""
+"""Operators decomposed by rules of our own: each returns what torch's operator gives."""
 
 import itertools
 

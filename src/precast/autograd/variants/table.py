@@ -90,53 +90,53 @@ class VariantTable:
         return sorted(found, key=lambda record: record.compiled_at)
 
     def look_up(
-        self, values: Sequence[Any], circumstances: tuple[Any, ...], *, has_numbers: bool = False
+        self, values: Sequence[Any], guard_key: tuple[Any, ...], *, has_numbers: bool = False
     ) -> CompiledVariant | None:
         """The variant that serves a call; ``has_numbers``: some of its sizes are numbers."""
         if self._dynamic is not True:
-            for record in self._by_key.get((*circumstances, static_key(values)), ()):
+            for record in self._by_key.get((*guard_key, static_key(values)), ()):
                 if record.variant.fits(values):
                     return record.variant
         if self._dynamic is not False or has_numbers:
-            for record in self._by_key.get((*circumstances, dynamic_key(values)), ()):
+            for record in self._by_key.get((*guard_key, dynamic_key(values)), ()):
                 if record.variant.fits(values):
                     return record.variant
         return None
 
-    def reason(self, values: Sequence[Any], circumstances: tuple[Any, ...], names: InputNames) -> str:
+    def reason(self, values: Sequence[Any], guard_key: tuple[Any, ...], names: InputNames) -> str:
         """Why no variant serves a call."""
         if self._latest_key is None:
             return FIRST
-        for guards in self._guards_alike(values, circumstances):
+        for guards in self._guards_alike(values, guard_key):
             if changes := list(guards.changes()):
                 more = f"; and {len(changes) - _MOST_TOLD} more" if len(changes) > _MOST_TOLD else ""
                 return "; ".join(changes[:_MOST_TOLD]) + more
-        for variant in self._alike(values, circumstances):
+        for variant in self._alike(values, guard_key):
             if (change := variant.changed_tensors(values)) is not None:
                 return change
-        return what_changes([self._latest_key, (*circumstances, self._make_key(values))], names())
+        return what_changes([self._latest_key, (*guard_key, self._make_key(values))], names())
 
-    def changed_numbers(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> list[Place]:
+    def changed_numbers(self, values: Sequence[Any], guard_key: tuple[Any, ...]) -> list[Place]:
         """The places in Python's state that hold other numbers than for a call that was like this one otherwise."""
-        for guards in self._guards_alike(values, circumstances):
+        for guards in self._guards_alike(values, guard_key):
             return guards.changed_numbers()
         return []
 
-    def _guards_alike(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> Iterator[StateGuards]:
+    def _guards_alike(self, values: Sequence[Any], guard_key: tuple[Any, ...]) -> Iterator[StateGuards]:
         """The guards of variants that fit but for these, the newest first."""
-        for variant in self._alike(values, circumstances):
+        for variant in self._alike(values, guard_key):
             if variant.fits_inputs(values) and variant.guards is not None:
                 yield variant.guards
 
-    def _alike(self, values: Sequence[Any], circumstances: tuple[Any, ...]) -> list[CompiledVariant]:
+    def _alike(self, values: Sequence[Any], guard_key: tuple[Any, ...]) -> list[CompiledVariant]:
         """The variants for values of this kind, the newest first."""
-        keys = [(*circumstances, make_key(values)) for make_key in (static_key, dynamic_key)]
+        keys = [(*guard_key, make_key(values)) for make_key in (static_key, dynamic_key)]
         return [record.variant for key in keys for record in self._by_key.get(key, ())][::-1]
 
-    def add(self, values: Sequence[Any], circumstances: tuple[Any, ...], record: Record, *, any_size: bool) -> None:
+    def add(self, values: Sequence[Any], guard_key: tuple[Any, ...], record: Record, *, any_size: bool) -> None:
         """Let a variant serve calls like this one; of ``any_size``, if it has no sizes of its own."""
         self._make_key = dynamic_key if any_size else static_key
-        self._latest_key = (*circumstances, self._make_key(values))
+        self._latest_key = (*guard_key, self._make_key(values))
         self._by_key.setdefault(self._latest_key, []).append(record)
 
     def drop_oldest(self) -> None:

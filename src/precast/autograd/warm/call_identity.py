@@ -76,18 +76,18 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def describe_call(
-    function: Callable[..., Any], values: Sequence[Any], circumstances: tuple[Any, ...], compilers: CompilersInUse
+    function: Callable[..., Any], values: Sequence[Any], guard_key: tuple[Any, ...], compilers: CompilersInUse
 ) -> Description:
     """The function, its modules, inputs, compilers and surroundings. Raises Indescribable.
 
-    ``values`` are the tensors of the modules' state and the leaves of the arguments, ``circumstances`` what else
+    ``values`` are the tensors of the modules' state and the leaves of the arguments, ``guard_key`` what else
     tells variants of the function apart.
     """
     description = Description()
     for word in surroundings():
         description.word(word)
     _describe_compilers(compilers, description)
-    tree, (modes, layout, _), _ = circumstances
+    tree, (modes, layout, _), _ = guard_key
     description.word(str(modes))
     description.word(layout)
     _describe_tree(tree, description)

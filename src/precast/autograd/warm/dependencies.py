@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.warm.code_identity import inner_code
 from precast.autograd.warm.description import Description, refusing_unruly
-from precast.autograd.warm.nondeterministic import FICKLE_BUILTINS, is_fickle, is_fickle_value, reads_environment
+from precast.autograd.warm.nondeterministic import (
+    NONDETERMINISTIC_BUILTINS,
+    is_nondeterministic,
+    is_nondeterministic_value,
+    reads_environment,
+)
 from precast.trace.executed_code import is_trusted
 
 if TYPE_CHECKING:
@@ -165,14 +170,14 @@ def _global(
     name: str, following: Sequence[dis.Instruction], code: CodeType, module: str, variables: dict[str, Any]
 ) -> Iterator[Dependency]:
     if name not in variables:
-        if name in FICKLE_BUILTINS:
+        if name in NONDETERMINISTIC_BUILTINS:
             raise Indescribable(f"{code.co_qualname}, which calls {name}")
     elif isinstance(variables[name], ModuleType):
         yield module, name
         yield from _attributes(variables[name], following, code)
     elif reads_environment(variables[name]):
         yield ENVIRONMENT
-    elif is_fickle_value(variables[name]):
+    elif is_nondeterministic_value(variables[name]):
         raise Indescribable(f"{code.co_qualname}, which uses {name}")
     else:
         yield module, name
@@ -224,7 +229,7 @@ def _attribute(
     if reads_environment(value):
         yield ENVIRONMENT
         return
-    if is_fickle(module.__name__, name) or is_fickle_value(value):
+    if is_nondeterministic(module.__name__, name) or is_nondeterministic_value(value):
         raise Indescribable(f"{code.co_qualname}, which uses {module.__name__}.{name}")
     if isinstance(value, ModuleType):
         yield from _attributes(value, following, code)

@@ -28,7 +28,7 @@ import torch
 
 from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.warm.code_identity import code_digest
-from precast.autograd.warm.nondeterministic import is_fickle_value
+from precast.autograd.warm.nondeterministic import is_nondeterministic_value
 from precast.trace.exchanged_attributes import users_attributes
 from precast.trace.executed_code import is_trusted
 from precast.trace.state.reads import UNTOLD_OF_CLASSES
@@ -175,7 +175,7 @@ class Description:
         self.word(code_digest(function.__code__).hex())
         self.functions[id(function)] = function
         if is_trusted(function.__module__):
-            _refuse_fickle(function)
+            _refuse_nondeterministic(function)
             return
         self.add(function.__defaults__)
         self.add(function.__kwdefaults__)
@@ -278,7 +278,7 @@ class Description:
         self.word(value.name)
 
     def _builtin(self, value: Any) -> None:
-        _refuse_fickle(value)
+        _refuse_nondeterministic(value)
         owner = getattr(value, "__objclass__", None)
         self.word(f"builtin {value.__name__} {getattr(value, '__module__', '')} {owner}")
         bound_to = getattr(value, "__self__", None)
@@ -355,8 +355,8 @@ class Description:
             self.attributes(value)
 
 
-def _refuse_fickle(function: Any) -> None:
-    if is_fickle_value(function):
+def _refuse_nondeterministic(function: Any) -> None:
+    if is_nondeterministic_value(function):
         raise Indescribable(f"the function {function.__module__}.{function.__name__}")
 
 

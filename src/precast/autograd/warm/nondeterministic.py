@@ -25,10 +25,12 @@ _STEADY_PARTS = {
     ),
 }
 _ENVIRONMENT = frozenset({("os", "_Environ"), ("os", "getenv")})
-FICKLE_BUILTINS = frozenset({"open", "input", "eval", "exec", "globals", "locals", "__import__", "breakpoint"})
+NONDETERMINISTIC_BUILTINS = frozenset(
+    {"open", "input", "eval", "exec", "globals", "locals", "__import__", "breakpoint"}
+)
 
 
-def is_fickle(module: str, name: str) -> bool:
+def is_nondeterministic(module: str, name: str) -> bool:
     """Whether an attribute of a module may differ from process to process."""
     if module in _STEADY_PARTS:
         return name not in _STEADY_PARTS[module]
@@ -36,12 +38,12 @@ def is_fickle(module: str, name: str) -> bool:
     return is_listed or any(module == each or module.startswith(f"{each}.") for each in _TORCH_MODULES)
 
 
-def is_fickle_value(value: Any) -> bool:
+def is_nondeterministic_value(value: Any) -> bool:
     """The same of a function or class that was imported under whatever name."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if not callable(value) or not isinstance(module, str):
         return False
-    return is_fickle("os" if module == "posix" else module, name)
+    return is_nondeterministic("os" if module == "posix" else module, name)
 
 
 def reads_environment(value: Any) -> bool:

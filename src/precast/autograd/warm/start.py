@@ -138,7 +138,7 @@ def _describe_environment(description: Description) -> None:
 
 
 def warm_start(
-    function: Callable[..., Any], values: Sequence[Any], circumstances: tuple[Any, ...], compilers: CompilersInUse
+    function: Callable[..., Any], values: Sequence[Any], guard_key: tuple[Any, ...], compilers: CompilersInUse
 ) -> WarmStart | None:
     """The way to start without a trace; None where compilers cannot, or where the call cannot be told from others."""
     able = compilers_by_kind(compilers)
@@ -146,7 +146,7 @@ def warm_start(
         return None
     try:
         with refusing_unruly():
-            description = describe_call(function, values, circumstances, compilers)
+            description = describe_call(function, values, guard_key, compilers)
     except Indescribable as reason:
         _log.info("traced, since the call depends on %s", reason)
         return None

@@ -1,10 +1,10 @@
 """Decompositions of our own, for operators that torch has none for.
 
-Operators that torch does not take apart, in terms of others: mostly gradients, which fuse into a loop or two.
+Operators that torch does not decompose, in terms of others: mostly gradients, which fuse into a loop or two.
 
 Each function computes what the operator of its name computes, and takes its arguments.
 
-Operators whose kernels look at values before they compute, taken apart with that look.
+Operators whose kernels look at values before they compute, decomposed with that look.
 
 Before: ``nll_loss_forward(x, target)``
 After:  ``target_1 = checked(target, target < 0 | target >= 3); gather(x, target_1); …``
@@ -48,7 +48,7 @@ def mkldnn_rnn_layer(
 ) -> object:  # fmt: skip
     """One layer of an LSTM in one direction, whatever is said of layers and batches, which is meant for all of them.
 
-    In grad mode it is not taken apart, since its backward wants its workspace.
+    In grad mode it is not decomposed, since its backward wants its workspace.
     """
     is_plain = mode == _LSTM and not batch_sizes and source.dtype == torch.float32
     if torch.is_grad_enabled() or not is_plain or not _has_few_steps(source):

@@ -1,12 +1,12 @@
-"""Which operators are taken apart before native code is made of them.
+"""Which operators are decomposed before native code is made of them.
 
-What has a rule of its own stays whole; of the rest, whatever can be taken apart is.
+What has a rule of its own stays whole; of the rest, whatever can be decomposed is.
 
-Operators of the Core ATen set that are taken apart before lowering: their parts have rules, and fuse.
+Operators of the Core ATen set that are decomposed before lowering: their parts have rules, and fuse.
 
-What stands here has no rule of its own. Everything outside the core set is taken apart by torch's table anyway.
+What stands here has no rule of its own. Everything outside the core set is decomposed by torch's table anyway.
 
-Elementwise operators that are taken apart lie in memory as the whole operator's result would.
+Elementwise operators that are decomposed lie in memory as the whole operator's result would.
 
 Before::
 

@@ -98,7 +98,7 @@ class Rule:
     """Whether it is for real tensors, and applied to the real and the imaginary parts one by one."""
 
 
-# Rules of torchlib that are not used, and what was seen; the operators are taken apart instead where that is possible.
+# Rules of torchlib that are not used, and what was seen; the operators are decomposed instead where that is possible.
 _DISTRUSTED = {
     "aten::_native_batch_norm_legit_functional": "ignores that it is training: normalizes with the running statistics",
     "aten::_native_batch_norm_legit": "not tried: its sibling above ignores training",
