@@ -33,6 +33,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from precast.graph.nodes import (
     copy_provenance,
+    devices_of,
     has_value,
     placeholders_of,
     results_of,
@@ -41,6 +42,7 @@ from precast.graph.nodes import (
     tensor_of,
     value_of,
 )
+from precast.native.targets import target_for
 from precast.ops.facts import Fact, facts_of
 
 _aten = torch.ops.aten
@@ -134,8 +136,9 @@ def native_partition(
     forward, backward = min_cut_rematerialization_partition(
         keep_statistics(joint_module), joint_inputs, num_fwd_outputs=num_fwd_outputs, **others
     )
-    lay_out_saved_images(forward, backward, num_fwd_outputs=num_fwd_outputs)
-    lay_out_inner_images(backward)
+    if target_for(devices_of(joint_module.graph)).likes_channels_last:
+        lay_out_saved_images(forward, backward, num_fwd_outputs=num_fwd_outputs)
+        lay_out_inner_images(backward)
     return forward, backward
 
 

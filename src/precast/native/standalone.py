@@ -13,11 +13,9 @@ from typing import Any
 
 import torch
 
-# Gives operators of ours their names.
-import precast.ops.own_operators  # noqa: F401
 from precast.graph.constants import TORCH_CONSTANTS
-from precast.native.fallback import operator_named
 from precast.native.targets import OpenEntry
+from precast.ops.own_operators import operator_named
 
 
 def graph_of(content: Mapping[str, Any], entries: Sequence[OpenEntry]) -> StandaloneGraph:

@@ -17,6 +17,7 @@ import itertools
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 _library = torch.library.Library("precast", "FRAGMENT")
 _library.define("random_seed() -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
@@ -146,3 +147,10 @@ grouped_rows = torch.ops.precast.grouped_rows.default
 """``grouped_rows(rows[s, k], matrices[g, k, n], ends[g]) -> [s, n]``: each row by its group's matrix; zeros in none."""
 grouped_sums = torch.ops.precast.grouped_sums.default
 """``grouped_sums(left[s, k], right[s, n], ends[g]) -> [g, k, n]``: the sum over each group of its rows' products."""
+
+
+def operator_named(name: str) -> OpOverload:
+    """``aten.sort.default`` → the operator, torch's or one of these."""
+    namespace, operator, overload = name.split(".")
+    found: OpOverload = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+    return found

@@ -12,13 +12,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from precast.cache import Store
 from precast.native.decompositions.table import native_decompositions
 from precast.native.describe import Entry
-from precast.native.fallback import torch_fallback
 from precast.native.loops.program import LoopProgram
 from precast.native.passes.memory import plan
 from precast.native.rules import lower_graph
 from precast.native.targets.cpu.build.built import Library
 from precast.native.targets.cpu.build.library import build
 from precast.native.targets.cpu.codegen.generate import generate
+from precast.native.targets.cpu.fallback import torch_fallback
 from precast.native.targets.cpu.passes import fuse
 from precast.runtime import Model, open_library
 

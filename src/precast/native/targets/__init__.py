@@ -66,6 +66,8 @@ class Target(ABC):
     """Torch's name for the devices whose tensors it computes with: ``torch.device.type``."""
     routines: Collection[str]
     """The library routines it has: an operator whose rule calls another is an eager fallback."""
+    likes_channels_last: bool = False
+    """Whether its convolutions are faster on images that lie channels last: then those saved for a backward do, too."""
     keeps_code: bool = False
     """Whether `find` finds in another process what `start` built in this one."""
 

@@ -41,6 +41,7 @@ class CpuTarget(Target):
         "attention", "attention_backward", "convolution", "convolution_backward_data", "convolution_backward_weights",
         "depthwise_convolution", "grouped_product", "matmul", "scan", "search", "sort",
     })  # fmt: skip
+    likes_channels_last = True
     keeps_code = True
 
     @property
@@ -94,7 +95,7 @@ class CpuTarget(Target):
         assert isinstance(code, Library), f"{code} was built by another target"
         fallback = None
         if any(program.fallbacks for program in programs):
-            from precast.native.fallback import torch_fallback
+            from precast.native.targets.cpu.fallback import torch_fallback
 
             fallback = torch_fallback(programs)
         return library_entries(code.path, needs=code.needs, weights=weights, fallback=fallback)
