@@ -9,7 +9,14 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from tests.lower import (
+
+from precast.cache import Store
+from precast.native.describe import Entry
+from precast.native.targets.cpu.build.library import build
+from precast.native.targets.cpu.codegen.generate import generate
+from precast.runtime import open_library
+from tests.native.cpu.sanitizers import FLAGS
+from tests.native.lowering import (
     test_attention,
     test_bags,
     test_convolution,
@@ -28,13 +35,6 @@ from tests.lower import (
     test_resampling,
     test_special,
 )
-
-from precast.cache import Store
-from precast.native.describe import Entry
-from precast.native.targets.cpu.build.library import build
-from precast.native.targets.cpu.codegen.generate import generate
-from precast.runtime import open_library
-from tests.native.cpu.sanitizers import FLAGS
 from tests.native.lowering.pipeline import lowered, make_entry
 
 FAMILIES = (
