@@ -18,7 +18,7 @@ _FROM = re.compile(rb"from (precast[\w.]*) import (\([^)]*\)|[^\n]*)")
 _IMPORT = re.compile(rb"import (precast[\w.]*)")
 _HOME = re.compile(rb'"(\w+)": "(precast[\w.]*)"')
 _NAME = re.compile(rb"\w+")
-_ONLY_FOR_TYPES = re.compile(rb"^if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)*", re.MULTILINE)
+_ONLY_FOR_TYPES = re.compile(rb"if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)*")
 
 
 @cache
@@ -50,9 +50,9 @@ def import_closure(*modules: str) -> set[str]:
 
 def _imported(text: bytes, homes: Mapping[str, Mapping[bytes, bytes]]) -> Iterator[str]:
     """What a module imports; `homes` has, for each package, the modules that define its lazy names."""
-    if b"if TYPE_CHECKING:\n" in text:
-        text = _ONLY_FOR_TYPES.sub(b"", text)
-    yield from (module.decode() for module in _IMPORT.findall(text))
+    text = _ONLY_FOR_TYPES.sub(b"", text)
+    if b"import precast" in text:
+        yield from (module.decode() for module in _IMPORT.findall(text))
     for module, names in _FROM.findall(text):
         source = module.decode()
         yield source

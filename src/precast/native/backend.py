@@ -163,6 +163,9 @@ class LaterDecompositions(Mapping[Any, Callable[..., Any]]):
         return LaterDecompositions, ()
 
 
+# Loaded with the backend: a first call from stored code should not wait for it.
+targets()
+
 BACKEND = Backend(
     "native",
     NativeCompiler(),
