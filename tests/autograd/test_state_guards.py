@@ -442,3 +442,15 @@ def test_objects_that_are_made_for_who_asks_do_not_go_on_for_ever():
 
     compiled = precast.compile(function, backend="nop")
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_tensors_that_come_as_keys_are_told_by_their_number():
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    compiled = precast.compile(optimizer.step, backend="nop")
+    for _ in range(2):
+        for each in parameters:
+            each.grad = torch.ones(2)
+        compiled()
+    reasons = [variant.reason for variant in precast.variants(compiled)]
+    assert any("has 3 tensors as keys now" in reason for reason in reasons), reasons

@@ -5,7 +5,7 @@ After:  ``hold()``, and in words what no longer holds: ``Net.scale was 2, is 3``
 """
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
@@ -217,8 +217,8 @@ class StateGuards:
             yield f"{sized.path} had {before} items, has {now}"
             return
         assert isinstance(before, frozenset), "a holder stays what it is"
-        yield from (f"{sized.path} has {key!r} now" for key in now - before)
-        yield from (f"{sized.path} has no {key!r} any more" for key in before - now)
+        yield from (f"{sized.path} has {keys} now" for keys in _told_keys(now - before))
+        yield from (f"{sized.path} has no {keys} any more" for keys in _told_keys(before - now))
 
 
 def _behind(holder: Any) -> Any:
@@ -390,6 +390,14 @@ def is_same(left: Any, right: Any) -> bool:
 def _is_clear(value: Any) -> bool:
     """Whether whatever equals a value cannot be told from it, since it is a set without numbers."""
     return type(value) is frozenset and _AMBIGUOUS.isdisjoint(map(type, value))
+
+
+def _told_keys(keys: Collection[Any]) -> Iterator[str]:
+    """Each key in words; tensors, which optimizers have hundreds of as keys, by their number."""
+    tensors = sum(isinstance(key, torch.Tensor) for key in keys)
+    if tensors:
+        yield "a tensor as a key" if tensors == 1 else f"{tensors} tensors as keys"
+    yield from (repr(key) for key in keys if not isinstance(key, torch.Tensor))
 
 
 def _told(value: Any) -> str:
