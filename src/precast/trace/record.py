@@ -18,6 +18,7 @@ from precast.graph.nodes import set_value, value_of
 from precast.graph.signature import ArgumentSpec, ConstantArgument, SymIntArgument, TensorArgument
 from precast.trace.eager.empty_operands import whole_where_empty
 from precast.trace.eager.fake_mode import dispatch_for
+from precast.trace.eager.gradients import with_gradients_of_eager
 from precast.trace.eager.operand_types import checking_decompositions
 from precast.trace.provenance import link_backward_nodes, recorded_provenance
 
@@ -45,10 +46,11 @@ def trace(
     def flat(*values: Any) -> list[Any]:
         return list(function(*values))
 
+    rules = with_gradients_of_eager(whole_where_empty(decompositions or {}))
     with mode, dispatch_for(inputs), recorded_provenance(dict(module_names or {})):
         module = make_fx(
             flat,
-            decomposition_table=checking_decompositions(whole_where_empty(decompositions or {})),
+            decomposition_table=checking_decompositions(rules),
             pre_dispatch=pre_dispatch,
             _allow_non_fake_inputs=True,
             # A guard on data that only running gives is reported by ShapeEnv with the user's line.

@@ -37,6 +37,7 @@ from precast.ops.decompositions import DecompositionTable
 from precast.ops.own_operators import checked
 
 _LSTM = 2
+_NONE, _MEAN = 0, 1
 # Each step is traced and lowered for itself, about 20 ms of a wait; with many, packing costs torch little beside them.
 _MOST_STEPS = 64
 
@@ -295,6 +296,25 @@ def _nll_loss(operator: torch._ops.OpOverload) -> Callable[..., tuple[Tensor, Te
     return nll_loss_forward
 
 
+def nll_loss_backward(
+    gradient: Tensor, source: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:  # fmt: skip
+    """Written where the target is, as in eager: torch's decomposition multiplies zeros with what may be infinite."""
+    classes = min(1, source.ndim - 1)
+    # Of a source without a batch, eager looks at the first target alone.
+    target = target.reshape(-1)[:1] if source.ndim == 1 else target.unsqueeze(classes)
+    is_for_each = reduction == _NONE and source.ndim > 1
+    gradient = gradient.unsqueeze(classes) if is_for_each else gradient.reshape([1] * source.ndim)
+    if reduction == _MEAN:
+        gradient = gradient / total_weight
+    is_taken = target != ignore_index
+    place = torch.where(is_taken, target, 0)
+    if weight is not None:
+        gradient = gradient * weight[place]
+    return torch.zeros_like(source).scatter(classes, place, torch.where(is_taken, -gradient, 0))
+
+
 def _inside(indices: Tensor, output_size: Sequence[int]) -> Tensor:
     is_outside = (indices < 0) | (indices >= prod(output_size))
     sizes = "x".join(map(str, output_size))
@@ -321,6 +341,8 @@ CHECKED_DECOMPOSITIONS: DecompositionTable = {
     _aten.binary_cross_entropy.default: binary_cross_entropy,
     _aten.max_unpool2d.default: max_unpool2d,
     _aten.max_unpool3d.default: max_unpool3d,
+    _aten.nll_loss_backward.default: nll_loss_backward,
+    _aten.nll_loss2d_backward.default: nll_loss_backward,
     _aten.nll_loss_forward.default: _nll_loss(_aten.nll_loss_forward.default),
     _aten.nll_loss2d_forward.default: _nll_loss(_aten.nll_loss2d_forward.default),
 }

@@ -1,0 +1,37 @@
+"""Gradients by the formulas that autograd has for real tensors, where it takes others for fake ones.
+
+The least, the greatest and the middle of all elements: eager writes their gradient where they were found.
+
+Before: ``mul(x == x.max(), gradient)``, which is NaN at all other places where the gradient is infinite
+After:  ``masked_fill(zeros, x == x.max(), gradient)``
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+_multiply = torch.ops.aten.mul.Tensor
+_WRITTEN_BY_MASK = ("MaxBackward", "MinBackward", "MedianBackward", "NanmedianBackward")
+
+
+def with_gradients_of_eager(rules: Mapping[OpOverload, Callable[..., Any]]) -> dict[OpOverload, Callable[..., Any]]:
+    """Decompositions that also write by a mask where autograd multiplies with one because tensors are fake."""
+    given = rules.get(_multiply)
+
+    def multiply(first: Tensor, second: Tensor) -> Any:
+        if _is_choice_of_backward(first, second):
+            return second.new_zeros(first.shape).masked_fill(first, second)
+        return NotImplemented if given is None else given(first, second)
+
+    return {**rules, _multiply: multiply}
+
+
+def _is_choice_of_backward(mask: Tensor, gradient: Tensor) -> bool:
+    # On other devices eager multiplies, too.
+    if mask.dtype is not torch.bool or mask.device.type != "cpu" or gradient.ndim:
+        return False
+    running: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
+    return running is not None and running.name().startswith(_WRITTEN_BY_MASK)
