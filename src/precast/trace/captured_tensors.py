@@ -40,6 +40,7 @@ from precast.trace.eager.symbolic_numbers import call_with_symbols, is_of_symbol
 from precast.trace.executed_code import is_trusted
 from precast.trace.provenance import innermost_users_line
 from precast.trace.storages import guarded_storage, is_storage_access
+from precast.trace.texts import refuse_texts, refused_texts
 
 _TRACED_TYPES = (FakeTensor, FunctionalTensor)
 
@@ -121,6 +122,7 @@ class CapturedTensors:
             without_bytecode_compiler(),
             _substitution_in_autograd_functions(self),
             idle_conversions(is_real_tensor, self.substitute),
+            refused_texts(),
             _SubstitutionMode(self),
         ):
             yield
@@ -132,6 +134,7 @@ class _SubstitutionMode(TorchFunctionMode):
         self._captured = captured
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        refuse_texts(func)
         args = self._captured.substitute(args)
         kwargs = self._captured.substitute(kwargs) if kwargs else {}
         if is_control_flow(func, args):

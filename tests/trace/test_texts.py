@@ -1,0 +1,70 @@
+"""Texts of tensors show values: a program that makes one runs in Python, or cannot be captured."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import precast
+from precast.errors import DataDependentError
+
+KEPT = torch.tensor([0.5, 0.25])
+
+TEXTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "str": lambda x: x * len(str(x)),
+    "repr of a result": lambda x: x * len(repr(x.exp())),
+    "format": lambda x: x * len(f"{x}"),
+    "format of a number": lambda x: x * float(f"{x.sum():.1f}"),
+    "a list of tensors": lambda x: x * len("{}".format([x])),  # noqa: UP032
+    "a tensor that is no argument": lambda x: x * len("%s" % (KEPT,)),  # noqa: UP031
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_of_a_tensor_is_eagers(name: str) -> None:
+    function = TEXTS[name]
+    compiled = precast.compile(function, backend="nop")
+    with pytest.warns(precast.GraphBreakWarning, match="makes a text of a tensor"):
+        compiled(torch.tensor([1.0, 2.0]))
+    for x in (torch.tensor([1.0, 2.0]), torch.tensor([-0.125, 1e9])):
+        torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_print_shows_what_eager_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        print("x is", x, sep=" ")
+        return x + 1
+
+    with pytest.warns(precast.GraphBreakWarning):
+        precast.compile(program, backend="nop")(torch.ones(2))
+    assert capsys.readouterr().out == "x is tensor([1., 1.])\n"
+
+
+def test_sizes_and_types_are_printed_while_tracing(capsys: pytest.CaptureFixture[str]) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        print(tuple(x.shape), x.dtype)
+        return x + 1
+
+    precast.compile(program, backend="nop", fullgraph=True)(torch.ones(2))
+    assert "(2,) torch.float32\n" in capsys.readouterr().out
+
+
+def test_a_log_does_not_end_a_capture(caplog: pytest.LogCaptureFixture) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        logging.getLogger("program").warning("got %s", x)
+        return x + 1
+
+    assert torch.equal(precast.compile(program, backend="nop", fullgraph=True)(torch.ones(2)), torch.full((2,), 2.0))
+    assert "got" in caplog.text
+
+
+class Printing(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print(x)
+        return x + 1
+
+
+def test_export_names_the_line_and_the_way_out() -> None:
+    with pytest.raises(DataDependentError, match=r"makes a text of a tensor(.|\n)*print\(x\)(.|\n)*fix: Print what"):
+        precast.export(Printing(), (torch.ones(2),))
