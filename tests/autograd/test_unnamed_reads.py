@@ -18,6 +18,7 @@ import torch
 import precast
 from precast.autograd import aot_function
 from precast.options import Options
+from precast.trace.capture import capture
 from tests.autograd.stand_alone_compiler import StandAloneCompiler
 
 
@@ -397,6 +398,70 @@ def test_a_cache_holds_nothing_of_a_trace():
         (gradient,) = torch.autograd.grad(found.sum(), x, create_graph=True)
         assert gradient.tolist() == [0, 2, 4]
     assert type(cached_table(3)) is torch.Tensor
+
+
+def table_of(size):
+    return torch.arange(float(size))
+
+
+def closing_over_a_cache():
+    hidden = functools.cache(lambda size: table_of(size))
+    return lambda x: x * hidden(3)
+
+
+class HoldingCaches(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cached = functools.lru_cache(self.make)
+        self.listed = [functools.cache(lambda size: table_of(size))]
+
+    def make(self, size):
+        return torch.ones(size)
+
+    def forward(self, x):
+        return x * self.listed[0](3) * self.cached(3)
+
+
+class CallingACachedGlobal(torch.nn.Module):
+    def forward(self, x):
+        return x * cached_table(3) / 2 * Cached.table(3)
+
+
+@pytest.mark.parametrize("make", [closing_over_a_cache, HoldingCaches, CallingACachedGlobal])
+def test_caches_in_closures_and_instances_hold_nothing_of_a_trace(make):
+    program, x = make(), torch.ones(3)
+    compiled = precast.compile(program, backend="nop")
+    for run in (compiled, program, compiled):
+        assert run(x).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("make", [closing_over_a_cache, HoldingCaches, CallingACachedGlobal])
+def test_caches_hold_nothing_of_an_export(make):
+    program, x = make(), torch.ones(3)
+    capture(program, (x,))
+    assert program(x).tolist() == [0, 1, 2]
+
+
+class CachedProperties:
+    @functools.cached_property
+    def table(self):
+        return table_of(3)
+
+    @functools.cached_property
+    def nested(self):
+        return {"tables": [table_of(3)]}
+
+
+def test_a_cached_property_holds_nothing_of_a_trace():
+    holder = CachedProperties()
+
+    def program(x):
+        return x * holder.table + holder.nested["tables"][0]
+
+    compiled = precast.compile(program, backend="nop")
+    for run in (compiled, program, compiled):
+        assert run(torch.ones(3)).tolist() == [0, 2, 4]
+    assert type(holder.table) is type(holder.nested["tables"][0]) is torch.Tensor
 
 
 def test_numbers_that_became_inputs_stay_in_no_cache():

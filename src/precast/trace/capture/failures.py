@@ -83,7 +83,7 @@ def refuse_inner_transforms(module: fx.GraphModule) -> None:
                 "The program takes gradients, or applies another transform of torch.func, by itself.",
                 at=str(line) if line else None,
                 why="a graph of operators from before autograd does not have what their gradients are computed from",
-                fix="Use precast.export or precast.capture.capture, which record such programs after autograd.",
+                fix="Use precast.export or precast.trace.capture.capture, which record such programs after autograd.",
             )
 
 

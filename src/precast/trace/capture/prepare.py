@@ -16,7 +16,7 @@ from precast.graph.boundary import NO_GRADIENTS, GradientInputs
 from precast.graph.opened_objects import PLAIN_TYPES, opened
 from precast.graph.signature import InputKind
 from precast.trace.backward_runs import BackwardRuns, GradientSearch, gradient_inputs, noting_backwards
-from precast.trace.cached_functions import forget_traced_results
+from precast.trace.cached_functions import forgotten_results
 from precast.trace.capture.argument_containers import ArgumentContainer, WatchedContainers
 from precast.trace.capture.call import FlatCall, as_identifier, check_tensors, flatten_call
 from precast.trace.capture.dynamic_shapes import (
@@ -138,11 +138,9 @@ class FlatCallable:
             averages_by_tensors(),
             steps_as_numbers(),
             breaks_at_hooks(),
+            forgotten_results(),
         ):
-            try:
-                result = run_users_code(program, *args, **kwargs)
-            finally:
-                forget_traced_results()
+            result = run_users_code(program, *args, **kwargs)
         changes = containers.changes()
         self.has_changes = bool(changes)
         results = opened((result, changes) if changes else result, containers.__contains__)

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError
 from precast.graph.opened_objects import opened
+from precast.trace.cached_functions import note_cached_functions
 from precast.trace.captured_tensors import is_real_tensor
 from precast.trace.exchanged_attributes import users_attributes
 from precast.trace.executed_code import Executed, ExecutedCode, is_machinery, is_trusted
@@ -163,6 +164,7 @@ class StateSnapshot:
             if id(sized.holder) not in self._holders:
                 self._holders[id(sized.holder)] = _Held.of(sized, is_global=is_global)
         self._spent_by_use.add(state.places, state.values)
+        note_cached_functions(state.kept)
         for place, value in zip(state.places, state.values, strict=True):
             if place.is_attribute or place.is_variable:
                 self._places.setdefault((id(place.holder), place.key), (place, value))
