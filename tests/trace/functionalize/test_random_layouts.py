@@ -23,6 +23,11 @@ DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "uniform_": lambda x: torch.empty_like(x).uniform_(),
     "normal_": lambda x: torch.empty_like(x).normal_(),
     "random_": lambda x: torch.empty_like(x).random_(5),
+    "random_ from": lambda x: torch.empty_like(x).random_(2, 9),
+    "random_ from, without a bound": lambda x: torch.empty_like(x).random_(2, None),
+    "random_ of bytes": lambda x: torch.empty_like(x, dtype=torch.uint8).random_(250, None),
+    "rrelu": lambda x: F.rrelu(x - 1, training=True),
+    "rrelu of an input": lambda x: F.rrelu(x, training=True),
     "rand_like": torch.rand_like,
     "normal": lambda x: torch.normal(x, x + 1),
     "poisson": lambda x: torch.poisson(x + 2),
@@ -36,7 +41,7 @@ def test_draws_are_eagers_where_eager_puts_them(draw, layout):
     torch.manual_seed(1)
     expected = function(tensor)
     torch.manual_seed(1)
-    found = precast.compile(function, backend="nop", options={"random": "eager"})(tensor)
+    found = precast.compile(function, backend="nop", options={"random": "eager"}, fullgraph=True)(tensor)
     assert torch.equal(found, expected)
     assert found.stride() == expected.stride()
 
@@ -56,6 +61,7 @@ FILLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "log_normal_": lambda x: x.log_normal_(),
     "normal_": lambda x: x.normal_(1.0, 2.0),
     "random_": lambda x: x.random_(5),
+    "random_ from": lambda x: x.random_(2, 9),
     "uniform_": lambda x: x.uniform_(-1, 1),
 }
 
@@ -72,7 +78,8 @@ def test_draws_into_a_part_are_eagers(part, backend):
     torch.manual_seed(1)
     expected = function(torch.zeros(21, 30))
     torch.manual_seed(1)
-    found = precast.compile(function, backend=backend, options={"random": "eager"})(torch.zeros(21, 30))
+    compiled = precast.compile(function, backend=backend, options={"random": "eager"}, fullgraph=True)
+    found = compiled(torch.zeros(21, 30))
     for fill, mine, eagers in zip([*FILLS, "afterwards"], found, expected, strict=True):
         assert torch.allclose(mine, eagers, rtol=1e-5), fill
 

@@ -4,9 +4,12 @@ Before: ``x.t().bernoulli_(0.3)``, ``x[:, ::2].normal_()``
 After:  ``x.t().copy_(bernoulli(x, 0.3).t())``: drawn in the order of memory, and then put there
 
 Functional forms of these operators draw into memory of their own, without gaps, and go through it row by row.
+
+``x.random_(2, 9)``, whatever ``x`` is like, becomes ``x.copy_(randint_like(x, 2, 9))``, which draws the same: its
+functional form is ``aten.random.from``, whose name no Python code can spell.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,13 +28,25 @@ _IN_ORDER: dict[OpOverload, OpOverload] = {
     _aten.random_.to: _aten.random.to,
     _aten.uniform_.default: _aten.uniform.default,
 }
+_RANDOM_FROM = getattr(_aten.random_, "from")
 # Above this size eager draws normal numbers by sixteens, if they are to lie side by side.
 _FEW = 16
+
+
+def rows_of_eager(func: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments, with one that eager reads row by row laid out so: the functional form goes by its strides."""
+    if func is _aten.rrelu_with_noise.default and not args[0].is_contiguous():
+        return (args[0].contiguous(), *args[1:])
+    return args
 
 
 def draw_as_eager(func: Any, target: torch.Tensor) -> Callable[..., torch.Tensor] | None:
     """How to draw what ``func`` writes into ``target``, if its functional form draws otherwise than eager does."""
     order = _order_in_memory(target)
+    if func is _RANDOM_FROM:
+        if order is None or target.device.type != "cpu" or not _has_gaps(target):
+            return partial(_integers, target)
+        return partial(_drawn_in_order, _integers, target, order)
     if func is _aten.bernoulli_.float:
         return None if order is None else partial(_drawn_in_order, _aten.bernoulli.p, target, order)
     if func not in _IN_ORDER and func is not _aten.normal_.default:
@@ -61,8 +76,29 @@ def _order_in_memory(tensor: torch.Tensor) -> list[int] | None:
     return None if order == list(range(tensor.ndim)) else order
 
 
+def _integers(
+    tensor: torch.Tensor, low: int, high: int | None, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Integers from ``low`` to below ``high``, or up to the last that the type counts to without gaps."""
+    if generator is not None or (high is None and tensor.dtype is torch.int64):
+        # A bound above the last one would be no such integer.
+        drawn: torch.Tensor = getattr(_aten.random, "from")(tensor, low, high, generator=generator)
+        return drawn
+    if high is None:
+        high = 1 + (_last_exact(tensor.dtype) if tensor.is_floating_point() else _greatest(tensor.dtype))
+    return torch.randint_like(tensor, low, high)
+
+
+def _last_exact(dtype: torch.dtype) -> int:
+    return int(2 / torch.finfo(dtype).eps)
+
+
+def _greatest(dtype: torch.dtype) -> int:
+    return 1 if dtype is torch.bool else torch.iinfo(dtype).max
+
+
 def _drawn_in_order(
-    draw: OpOverload, tensor: torch.Tensor, order: list[int], *args: Any, **kwargs: Any
+    draw: Callable[..., torch.Tensor], tensor: torch.Tensor, order: list[int], *args: Any, **kwargs: Any
 ) -> torch.Tensor:
     """Numbers for a tensor, the first draw for the first place in memory."""
     drawn: torch.Tensor = draw(tensor.permute(order), *args, **kwargs)

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
 from precast.trace.fake_inputs import is_wrapper, map_inner
-from precast.trace.functionalize.draws_in_place import draw_as_eager
+from precast.trace.functionalize.draws_in_place import draw_as_eager, rows_of_eager
 from precast.trace.provenance import innermost_users_line
 from precast.trace.record import FlatFunction
 
@@ -49,6 +49,8 @@ def _dispatch_as_eager(mode: FunctionalTensorMode, func: Any, types: Any, args: 
         with mode:
             return target.copy_(draw(*args[1:], **(kwargs or {})))
     before = None if target is None else target.elem.shape
+    with mode:
+        args = rows_of_eager(func, args)
     result = FunctionalTensorMode.__torch_dispatch__(mode, func, types, args, kwargs)
     if before is not None and (after := target.elem.shape) != before:
         error = RuntimeError(f"output with shape {list(before)} doesn't match the broadcast shape {list(after)}")
