@@ -49,6 +49,25 @@ def test_fake_tensors_lie_as_eagers(name, is_static):
     assert strides(found) == strides(call(operand))
 
 
+PAIRS = {
+    "columns and rows": (torch.rand(6, 5).t(), torch.rand(5, 6)),
+    "channels last and rows": (CHANNELS_LAST, torch.rand(3, 4, 5)),
+    "one column and columns": (torch.rand(5, 1), torch.rand(6, 5).t()),
+    "permuted and broadcast": (torch.rand(7, 5, 6).permute(1, 2, 0), torch.rand(5, 6, 1)),
+}
+
+
+@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("call", [torch.copysign, torch.floor_divide, torch.xlogy, torch.logaddexp, torch.logical_or])
+def test_results_of_operands_that_are_laid_out_differently_lie_as_eagers(call, pair, is_static):
+    mode = make_fake_mode(ShapeEnv())
+    fakes = [mode.from_tensor(each, static_shapes=is_static) for each in PAIRS[pair]]
+    with mode:
+        found = call(*fakes)
+    assert strides(found) == strides(call(*PAIRS[pair]))
+
+
 X, Y = torch.rand(1, 4, 1, 3), torch.rand(1, 4, 1, 3)
 ELEMENTWISE = {
     "unary": lambda x, y: x.exp(),

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 from torch._ops import OperatorBase, OpOverload
-from torch._prims_common import compute_elementwise_output_strides
 
 from precast.ops.cost import size_hint
 
@@ -79,16 +78,15 @@ _LOSSES = {_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.huber_los
 _NUMBERS = (bool, int, float, complex, torch.SymInt, torch.SymFloat)
 
 
-def eager_strides(result: Tensor, operands: Sequence[object]) -> tuple[int, ...] | None:
-    """The strides that eager gives the result, if they are not those it has; sizes are known."""
+def eager_strides(result: Tensor, operands: Sequence[object]) -> list[int | torch.SymInt] | None:
+    """The strides that eager gives the result, if they are not those it has; of symbolic sizes, by the example."""
     tensors = [each for each in operands if isinstance(each, Tensor)]
-    if any(each.layout is not torch.strided or each._has_symbolic_sizes_strides for each in (result, *tensors)):
+    if any(each.layout is not torch.strided for each in (result, *tensors)):
         return None
-    whole = [each for each in tensors if each.ndim]
-    if all((each.shape, each.stride()) == (result.shape, result.stride()) for each in whole):
+    if any(_depends_on_data(size) for each in (result, *tensors) for size in (*each.shape, *each.stride())):
         return None
-    strides: tuple[int, ...] = compute_elementwise_output_strides(*(each.expand(result.shape) for each in whole))
-    steps = zip(result.shape, result.stride(), strides, strict=True)
+    strides = _iterated_strides(result.shape, [_Laid.of(each) for each in tensors])
+    steps = zip(*(map(size_hint, each) for each in (result.shape, result.stride(), strides)), strict=True)
     return None if all(size == 1 or mine == wanted for size, mine, wanted in steps) else strides
 
 

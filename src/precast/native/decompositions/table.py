@@ -28,6 +28,7 @@ from torch._decomp import get_decompositions
 
 from precast.native.decompositions.own import CHECKED_DECOMPOSITIONS, OWN_DECOMPOSITIONS, foreach_decompositions
 from precast.native.rules.registry import lowered_operators
+from precast.ops.cost import size_hint
 from precast.ops.decompositions import DecompositionTable, core_decompositions, eager_strides
 
 
@@ -40,7 +41,7 @@ def lying_like_eager(rule: Callable[..., object]) -> Callable[..., object]:
         strides = eager_strides(result, args) if isinstance(result, Tensor) else None
         if not isinstance(result, Tensor) or strides is None:
             return result
-        order = sorted(range(result.ndim), key=strides.__getitem__, reverse=True)
+        order = sorted(range(result.ndim), key=lambda dim: size_hint(strides[dim]), reverse=True)
         return result.permute(order).contiguous().permute([order.index(dim) for dim in range(result.ndim)])
 
     return rule_and_layout
