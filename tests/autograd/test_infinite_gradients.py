@@ -79,3 +79,8 @@ def test_gradients_that_are_not_finite_are_as_in_eager(name: str, backend: str) 
         for pattern in ((inf,), (nan,), (inf, -inf, nan, 0.5)):
             expected = _gradient(SELECTING[name], source, pattern)
             torch.testing.assert_close(_gradient(compiled, source, pattern), expected, equal_nan=True)
+
+
+def test_a_mask_may_be_multiplied_with_a_number():
+    mask = torch.tensor([True, False])
+    assert torch.equal(precast.compile(lambda x: x * 2, backend="nop", fullgraph=True)(mask), mask * 2)

@@ -21,7 +21,7 @@ def with_gradients_of_eager(rules: Mapping[OpOverload, Callable[..., Any]]) -> d
     """Decompositions that also write by a mask where autograd multiplies with one because tensors are fake."""
     given = rules.get(_multiply)
 
-    def multiply(first: Tensor, second: Tensor) -> Any:
+    def multiply(first: Any, second: Any) -> Any:
         if _is_choice_of_backward(first, second):
             return second.new_zeros(first.shape).masked_fill(first, second)
         return NotImplemented if given is None else given(first, second)
@@ -29,7 +29,9 @@ def with_gradients_of_eager(rules: Mapping[OpOverload, Callable[..., Any]]) -> d
     return {**rules, _multiply: multiply}
 
 
-def _is_choice_of_backward(mask: Tensor, gradient: Tensor) -> bool:
+def _is_choice_of_backward(mask: Any, gradient: Any) -> bool:
+    if not isinstance(mask, Tensor) or not isinstance(gradient, Tensor):
+        return False
     # On other devices eager multiplies, too.
     if mask.dtype is not torch.bool or mask.device.type != "cpu" or gradient.ndim:
         return False
