@@ -142,7 +142,7 @@ class StateGuards:
         return [found for place, before, now in changed for found in _changed_in(place, before, now)]
 
     def _are_rarities_same(self) -> bool:
-        if self._tied or not _PLAIN_TENSORS.issuperset(map(type, self._tensor_places.read())):
+        if self._tied or (self._tensors and not _PLAIN_TENSORS.issuperset(map(type, self._tensor_places.read()))):
             return next(self._rare_changes(), None) is None
         for read, before, is_clear in self._read_watched:
             now = read()
