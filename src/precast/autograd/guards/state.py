@@ -19,12 +19,11 @@ import torch
 from precast.errors import StateMutationError
 from precast.trace.capture.number_inputs import is_number
 from precast.trace.exchanged_attributes import users_attributes
-from precast.trace.state.places import Place, Readings, Sized, TupleItem, Watched
+from precast.trace.state.places import MISSING, Place, Readings, Sized, TupleItem, Watched
 from precast.trace.state.reachable import ReachableState
 
 _ABSENT = object()
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-_MISSING = (KeyError, IndexError, AttributeError, ValueError)
 _LONGEST = 60
 
 
@@ -107,7 +106,7 @@ class StateGuards:
                 and list(map(type, self._objects)) == self._types
             ):
                 return self._are_rarities_same()
-        except _MISSING:
+        except MISSING:
             pass
         return next(self.changes(), None) is None
 
@@ -322,7 +321,7 @@ def _is_same_key(left: Any, right: Any) -> bool:
 def _read(place: Place) -> Any:
     try:
         return place.read()
-    except _MISSING:
+    except MISSING:
         return _ABSENT
 
 
