@@ -15,7 +15,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # On a busy machine, making examples takes as long as it takes.
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
-    if config.cache is None:
+    if getattr(config, "cache", None) is None:
         return
     if "PRECAST_CACHE_DIR" not in os.environ:
         folder = config.cache.mkdir("precast")

@@ -23,6 +23,7 @@ from precast.native.graph_passes.freezing import FrozenGraph
 from precast.native.loops.interpreter import interpret, sizes_of
 from precast.native.loops.program import FallbackStep
 from precast.native.programs import lower_segments, prepare_graph
+from precast.native.steps import steps_of
 from precast.native.stored_graphs import written_in_place
 from precast.native.targets.cpu.build.library import build
 from precast.native.targets.cpu.codegen.generate import generate
@@ -89,7 +90,7 @@ class Batch:
             for each in lower_segments(split, CpuTarget(), prefix=prefix)
         ]
         self.entries += made
-        return CompiledGraph(split, made, [written_in_place(each.entry.program) for each in made])  # type: ignore[arg-type]
+        return CompiledGraph(steps_of(split, made, [written_in_place(each.entry.program) for each in made]))  # type: ignore[arg-type]
 
     def build(self) -> None:
         """From now on, what was compiled runs as machine code."""

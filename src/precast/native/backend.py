@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,11 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from precast.backend import Backend, Compiler
-from precast.cache import content_key, open_store, own_sources
+from precast.cache import content_key, own_sources
 from precast.errors import BuildError
 from precast.graph.nodes import devices_of
-from precast.native.standalone import StandaloneGraph, graph_of
-from precast.native.targets import Code, OpenEntry, Target, target_for, target_named, targets
+from precast.native.call import CompiledGraph
+from precast.native.stored_graphs import StoredGraph, open_steps
+from precast.native.targets import Target, target_for, target_named, targets
 from precast.options import Options, as_options
 
 if TYPE_CHECKING:
@@ -89,47 +89,39 @@ class NativeCompiler(Compiler):
         return start_or_freeze(graph_module, self, as_options(self.options))
 
     def store(self, compiled: Any) -> bytes | None:
+        stored = self._stored(compiled)
+        return None if stored is None else stored.to_bytes()
+
+    def _stored(self, compiled: Any) -> StoredGraph | None:
         # A profile is told in terms of the programs, which are not stored; constants are known at the first call only.
         options = as_options(self.options)
-        if options.profile or options.freeze or not compiled.target.keeps_code:
-            return None
-        data: bytes = compiled.stored.to_bytes()
-        return data
+        found: StoredGraph | None = None if options.profile or options.freeze else compiled.stored
+        return found
 
-    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> NativeGraph:
+    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
+        stored = StoredGraph.from_bytes(data)
+        if stored.steps is not None:
+            return self._open(stored)
         from precast.native.compiler import restore_graph
 
-        return restore_graph(data, graph_module, self, as_options(self.options))
+        return restore_graph(stored, graph_module, self, as_options(self.options))
 
     def store_alone(self, compiled: Any) -> bytes | None:
-        from precast.native.stored_graphs import graph_data
+        stored = self._stored(compiled)
+        return None if stored is None or stored.steps is None else stored.to_bytes()
 
-        return None if self.store(compiled) is None else graph_data(compiled, compiled.stored)
+    def restore_alone(self, data: bytes) -> CompiledGraph:
+        return self._open(StoredGraph.from_bytes(data))
 
-    def restore_alone(self, data: bytes) -> StandaloneGraph:
-        content = json.loads(data)
-        stored = content["stored"]
-        if not stored["programs"]:
-            return graph_of(content, ())
-        options, target = as_options(self.options), target_named(stored["target"])
-        with open_store(options).held():
-            code = target.find(stored["key"], stored["needs"], options)
-            return graph_of(content, _open_entries(target, code, stored))
+    def _open(self, stored: StoredGraph) -> CompiledGraph:
+        target = self.target or target_named(stored.target)
+        return CompiledGraph(open_steps(stored, target, as_options(self.options)), stored)
 
 
 def _likely_routines(state: Sequence[torch.Tensor]) -> set[str]:
     """By the ranks of parameters: matrices are multiplied, images convolved."""
     highest = max((each.ndim for each in state if each.requires_grad), default=0)
     return {"matmul", "convolution"} if highest > 3 else {"matmul"} if highest > 1 else set()
-
-
-def _open_entries(target: Target, code: Code, stored: Mapping[str, Any]) -> Sequence[OpenEntry]:
-    """The entries of code; what calls back into torch brings along the stage that knows how."""
-    if any(program["steps"] for program in stored["programs"]):
-        from precast.native.stored_graphs import StoredGraph
-
-        return target.open(code, StoredGraph.from_bytes(json.dumps(stored).encode()).programs)
-    return target.open(code, ())
 
 
 def native_partition(

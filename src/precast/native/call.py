@@ -1,201 +1,206 @@
-"""A compiled graph: runs its segments one after the other over one list of values."""
+"""A compiled graph: runs its steps one after the other over one list of numbered values.
+
+Inputs come first, then constants, then what the steps compute. Nothing here refers to the fx graph that it was made of
+(``native.steps``), so that a compiled graph can be written down and read again (``native.stored_graphs``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
-from torch import fx
 
-from precast.graph.nodes import placeholders_of, tensor_of, value_of
-from precast.native.programs import SegmentInputs, segment_inputs
-from precast.native.sizes import SizeReader, number_of, size_readers
-from precast.native.split import Segment, SplitGraph, ViewChain, computed_sizes, is_size
+from precast.native.loops.index import Index, evaluate
 from precast.native.targets import OpenEntry
-from precast.ops.facts import Fact, facts_of
 from precast.runtime.tensors import as_tensor
 
-Values = dict[fx.Node, Any]
+if TYPE_CHECKING:
+    from precast.native.stored_graphs import StoredGraph
+
+Values = list[Any]
 Sizes = dict[str, int]
+Source = TypeVar("Source")
+
+
+@dataclass(frozen=True)
+class Value:
+    """In arguments and results: the value that has this number. A size is an ``Index`` there."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class SizeReader(Generic[Source]):
+    """A dynamic size follows from a value: ``(number - offset) / factor``.
+
+    The number is a dimension of a tensor, or the value itself where there is no dimension. The source is a node while a
+    graph is compiled, and the number of a value when it is called.
+    """
+
+    symbol: str
+    source: Source
+    dimension: int | None
+    factor: int
+    offset: int
+
+    def read(self, value: object) -> int:
+        number = value if self.dimension is None else value.shape[self.dimension]  # type: ignore[attr-defined]
+        assert isinstance(number, int), f"the size {self.symbol} is a {type(number).__name__}"
+        return (number - self.offset) // self.factor
 
 
 @dataclass(frozen=True)
 class NativeStep:
-    """One entry of the library. An entry that does nothing but return nothing has no code.
+    """One entry of the code. An entry that does nothing but return nothing has no code.
 
-    `updated` are results that it writes into an input, each with that input.
+    `updated` are results that it writes into an input, each with that input; `dead` is what nobody reads afterwards.
     """
 
     entry: OpenEntry
-    inputs: SegmentInputs
-    outputs: tuple[fx.Node, ...]
-    updated: tuple[tuple[fx.Node, fx.Node], ...] = ()
+    inputs: tuple[int, ...]
+    sizes: tuple[str, ...]
+    outputs: tuple[int, ...]
+    updated: tuple[tuple[int, int], ...] = ()
+    dead: tuple[int, ...] = ()
 
     def run(self, values: Values, sizes: Sizes) -> None:
-        tensors: list[Any] = [values[node] for node in self.inputs.nodes]
-        tensors += [as_tensor(sizes[name], name=name) for name in self.inputs.sizes]
-        values.update(zip(self.outputs, self.entry.run(tensors, like_torch=True), strict=True))
-        for result, source in self.updated:
-            values[result] = values[source]
+        tensors = [values[number] for number in self.inputs]
+        tensors += [as_tensor(sizes[name], name=name) for name in self.sizes]
+        for number, result in zip(self.outputs, self.entry.run(tensors, like_torch=True), strict=True):
+            values[number] = result
+        for number, source in self.updated:
+            values[number] = values[source]
+
+
+@dataclass(frozen=True)
+class OperatorCall:
+    """A call that torch runs, and which sizes follow from its result."""
+
+    function: Callable[..., Any]
+    arguments: Sequence[Any]
+    keywords: Mapping[str, Any]
+    output: int
+    sizes: tuple[SizeReader[int], ...] = ()
+    sees_grad_mode: bool = False
+
+    def run(self, values: Values, sizes: Sizes) -> Any:
+        """Call outside of autograd: the graph has its own gradients."""
+        arguments, keywords = _filled(self.arguments, values, sizes), _filled(self.keywords, values, sizes)
+        # What looks at grad mode finds the caller's, who saw to it that nothing here needs gradients.
+        with torch.set_grad_enabled(self.sees_grad_mode and torch.is_grad_enabled()):
+            return self.function(*arguments, **keywords)
 
 
 @dataclass(frozen=True)
 class TorchStep:
-    """Nodes that torch runs one by one, and which sizes follow from their results."""
+    """Operators that torch runs one by one."""
 
-    nodes: tuple[fx.Node, ...]
-    readers: Mapping[fx.Node, tuple[SizeReader, ...]]
+    calls: tuple[OperatorCall, ...]
+    dead: tuple[int, ...] = ()
 
     def run(self, values: Values, sizes: Sizes) -> None:
-        for node in self.nodes:
-            values[node] = run_node(node, values, sizes)
-            if node in self.readers:
-                _read_sizes(self.readers[node], values, sizes)
+        for call in self.calls:
+            value = values[call.output] = call.run(values, sizes)
+            for reader in call.sizes:
+                sizes[reader.symbol] = reader.read(value)
 
 
 @dataclass(frozen=True)
-class RunningStep:
-    """A step, and which values nobody reads after it."""
+class Reshape:
+    """A view as which an input is seen that may be laid out otherwise than the traced one was."""
 
-    step: NativeStep | TorchStep
-    dead: tuple[fx.Node, ...]
+    shape: tuple[int | Index, ...]
+
+    def run(self, values: Values, sizes: Sizes) -> Any:
+        return values[0].reshape(_filled(self.shape, values, sizes))
 
 
-def constants_of(module: fx.GraphModule) -> dict[fx.Node, Any]:
-    """What the graph reads from its module: the same at every call."""
-    nodes = [node for node in module.graph.nodes if node.op == "get_attr"]
-    return {node: attrgetter(str(node.target))(module) for node in nodes}
+@dataclass(frozen=True)
+class Result:
+    """What a graph returns: a value or a number, or views that are taken of a value one after the other.
+
+    A constant of the graph, which eager would make anew, `is_copied`: callers may write into it.
+    """
+
+    value: Any
+    views: tuple[OperatorCall | Reshape, ...] = ()
+    is_copied: bool = False
+
+    def of(self, values: Values, sizes: Sizes) -> Any:
+        value = _filled(self.value, values, sizes)
+        if self.is_copied and isinstance(value, torch.Tensor):
+            value = value.clone()
+        for view in self.views:
+            value = view.run([value], sizes)
+        return value
+
+
+@dataclass(frozen=True)
+class GraphSteps:
+    """All there is to running a graph: how many inputs it has, its constants by number, where sizes are read, what is
+    done, and what is returned.
+    """
+
+    inputs: int
+    constants: Mapping[int, Any]
+    sizes: tuple[SizeReader[int], ...]
+    steps: tuple[NativeStep | TorchStep, ...]
+    results: tuple[Result, ...]
+    values: int
+    """How many numbers there are."""
 
 
 class CompiledGraph:
-    """Takes one list of inputs, which it empties, and gives the list of the graph's results."""
+    """Takes one list of inputs, which it empties, and returns the list of the graph's results."""
 
     _boxed_call = True
 
-    def __init__(self, split: SplitGraph, entries: Sequence[OpenEntry], in_place: Sequence[Sequence[int]]):
-        """`in_place`: for each entry, the numbers of its segment's outputs that it writes into inputs."""
-        self.split = split
-        self.placeholders = placeholders_of(split.module.graph)
-        self.constants = constants_of(split.module)
-        self._passed_on = {node: self.constants[node] for node in _constants_outside_of_libraries(split)}
-        self.initial_readers = tuple(size_readers(self.placeholders).values())
-        self.steps = tuple(_running_steps(split, zip(entries, in_place, strict=True)))
-        nodes = [each for each in split.results if isinstance(each, fx.Node) and _is_computed(each)]
-        self._plain_results = nodes if len(nodes) == len(split.results) else None
+    def __init__(self, graph: GraphSteps, stored: StoredGraph | None = None):
+        """`stored` is what the graph was read from."""
+        self.graph, self.steps, self._stored = graph, graph.steps, stored
+        self._rest = [graph.constants.get(number) for number in range(graph.inputs, graph.values)]
+        numbers = [each.value.number for each in graph.results if _is_plain(each)]
+        self._plain_results = numbers if len(numbers) == len(graph.results) else None
+
+    @property
+    def stored(self) -> StoredGraph | None:
+        """All that is needed to make it again in another process; None where that is not possible."""
+        return self._stored
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        values: Values = dict(zip(self.placeholders, inputs, strict=True))
+        assert len(inputs) == self.graph.inputs, f"the graph has {self.graph.inputs} inputs"
+        values: Values = [*inputs, *self._rest]
         inputs.clear()
-        values.update(self._passed_on)
         sizes: Sizes = {}
-        _read_sizes(self.initial_readers, values, sizes)
-        for each in self.steps:
-            each.step.run(values, sizes)
-            for node in each.dead:
-                del values[node]
+        for reader in self.graph.sizes:
+            sizes[reader.symbol] = reader.read(values[reader.source])
+        for step in self.steps:
+            step.run(values, sizes)
+            for number in step.dead:
+                values[number] = None
         if self._plain_results is not None:
-            return list(map(values.__getitem__, self._plain_results))
-        return [_returned(result, values, sizes) for result in self.split.results]
+            return [values[number] for number in self._plain_results]
+        return [result.of(values, sizes) for result in self.graph.results]
 
 
-def _is_computed(node: fx.Node) -> bool:
-    """Whether a call has a value for the node that is the caller's to keep."""
-    return node.op != "get_attr" and not is_size(node)
+def _is_plain(result: Result) -> bool:
+    return type(result.value) is Value and not result.views and not result.is_copied
 
 
-def _read_sizes(readers: Sequence[SizeReader], values: Values, sizes: Sizes) -> None:
-    for reader in readers:
-        sizes[reader.symbol] = reader.read(values[reader.node])
-
-
-def _running_steps(split: SplitGraph, entries: Iterator[tuple[OpenEntry, Sequence[int]]]) -> Iterator[RunningStep]:
-    deaths = _deaths(split)
-    readers: dict[fx.Node, tuple[SizeReader, ...]] = {}
-    for reader in computed_sizes(split.module.graph).values():
-        readers[reader.node] = (*readers.get(reader.node, ()), reader)
-    for segment in split.segments:
-        yield RunningStep(_step(segment, entries, readers), deaths[segment])
-
-
-def _step(
-    segment: Segment,
-    entries: Iterator[tuple[OpenEntry, Sequence[int]]],
-    readers: Mapping[fx.Node, tuple[SizeReader, ...]],
-) -> NativeStep | TorchStep:
-    if segment.is_native:
-        inputs = segment_inputs(segment)
-        # Constants were handed over when the library was opened; a number was taken for a constant, or is a size.
-        varying = [node for node in inputs.nodes if node.op != "get_attr"]
-        passed = tuple(node for node in varying if isinstance(value_of(node), torch.Tensor))
-        entry, in_place = next(entries)
-        written = {segment.outputs[number] for number in in_place}
-        made = tuple(node for node in segment.outputs if node not in written)
-        updated = tuple(each for each in segment.updates if each[0] in written)
-        return NativeStep(entry, replace(inputs, nodes=passed), made, updated)
-    return TorchStep(segment.nodes, {node: readers[node] for node in segment.nodes if node in readers})
-
-
-def _constants_outside_of_libraries(split: SplitGraph) -> list[fx.Node]:
-    """What torch or the caller reads: libraries were handed theirs when they were opened."""
-    segments = [node for segment in split.segments if not segment.is_native for node in segment.inputs]
-    return [node for node in (*segments, *_returned_nodes(split)) if node.op == "get_attr"]
-
-
-def _returned_nodes(split: SplitGraph) -> list[fx.Node]:
-    roots = (each.root if isinstance(each, ViewChain) else each for each in split.results)
-    return [each for each in roots if isinstance(each, fx.Node)]
-
-
-def _deaths(split: SplitGraph) -> dict[Segment, tuple[fx.Node, ...]]:
-    """For each segment, what it is the last to need; constants stay, and after the last one everything goes anyway."""
-    kept = {*_returned_nodes(split), *(node for node in split.module.graph.nodes if node.op == "get_attr")}
-    deaths: dict[Segment, tuple[fx.Node, ...]] = {}
-    for segment in reversed(split.segments):
-        inner = () if segment.is_native else tuple(node for node in segment.nodes if node not in segment.outputs)
-        dead = [node for node in segment.inputs if node not in kept]
-        kept |= set(dead)
-        deaths[segment] = (*inner, *dead) if deaths else ()
-    return deaths
-
-
-def run_node(node: fx.Node, values: Values, sizes: Mapping[str, int]) -> Any:
-    """Call what the node calls, outside of autograd: the graph has its own gradients."""
-    target: Callable[..., Any] = node.target  # type: ignore[assignment]
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: _value(argument, values, sizes))
-    # What looks at grad mode finds the caller's, who saw to it that nothing here needs gradients.
-    with torch.set_grad_enabled(torch.is_grad_enabled() and Fact.WORKSPACE in facts_of(node)):
-        return target(*args, **kwargs)
-
-
-def _value(node: fx.Node, values: Values, sizes: Mapping[str, int]) -> Any:
-    if node in values:
-        return values[node]
-    assert is_size(node), f"{node} has no value yet"
-    size = value_of(node)
-    assert isinstance(size, int | torch.SymInt)
-    return number_of(size, sizes)
-
-
-def _own(node: fx.Node, value: Any) -> Any:
-    """What callers may write into: a constant of the graph, which eager would make anew, is copied."""
-    return value.clone() if node.op == "get_attr" and isinstance(value, torch.Tensor) else value
-
-
-def _returned(result: object, values: Values, sizes: Mapping[str, int]) -> Any:
-    if isinstance(result, fx.Node):
-        return _own(result, _value(result, values, sizes))
-    if not isinstance(result, ViewChain):
-        return result
-    value = _own(result.root, values[result.root])
-    for view in result.views:
-        if view.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
-            # An input may lie otherwise in memory than the traced one did.
-            value = value.reshape([number_of(size, sizes) for size in tensor_of(view).shape])
-        else:
-            source = view.args[0]
-            assert isinstance(source, fx.Node)
-            value = run_node(view, {source: value}, sizes)
-    return value
+def _filled(argument: Any, values: Values, sizes: Mapping[str, int]) -> Any:
+    """An argument with values and numbers in place of what stands for them."""
+    if isinstance(argument, Value):
+        return values[argument.number]
+    if isinstance(argument, Index):
+        return evaluate(argument, lambda atom: sizes[atom.text])
+    if isinstance(argument, list):
+        return [_filled(item, values, sizes) for item in argument]
+    if isinstance(argument, tuple):
+        return tuple([_filled(item, values, sizes) for item in argument])
+    if isinstance(argument, dict):
+        return {key: _filled(item, values, sizes) for key, item in argument.items()}
+    if isinstance(argument, slice):
+        return slice(*_filled((argument.start, argument.stop, argument.step), values, sizes))
+    return argument

@@ -11,12 +11,13 @@ from precast.cache import open_store
 from precast.graph.compilation import get_aot_graph_name
 from precast.native.backend import BACKEND as BACKEND
 from precast.native.backend import NativeCompiler as NativeCompiler
-from precast.native.call import CompiledGraph, constants_of
+from precast.native.call import CompiledGraph
 from precast.native.describe import Entry
 from precast.native.graph_passes.freezing import FrozenGraph, refuse_gradients
 from precast.native.programs import lower_segments, prepare_graph
 from precast.native.split import SplitGraph
-from precast.native.stored_graphs import StoredGraph, called_back, written_in_place
+from precast.native.steps import constants_of, steps_of
+from precast.native.stored_graphs import StoredGraph, called_back, open_entries, written_in_place
 from precast.native.targets import OpenEntry, Target
 from precast.options import Options
 
@@ -67,16 +68,14 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
     return finish
 
 
-def restore_graph(data: bytes, graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options) -> NativeGraph:
+def restore_graph(
+    stored: StoredGraph, graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options
+) -> NativeGraph:
     """What was compiled of an equal graph, over the code that was built then."""
-    stored = StoredGraph.from_bytes(data)
     target = compiler.target_of(graph_module)
     split = prepare_graph(graph_module, target, options)
-    if not stored.programs:
-        return NativeGraph(split, (), stored, target)
     with open_store(options).held():
-        code = target.find(stored.key, stored.needs, options)
-        return NativeGraph(split, target.open(code, stored.programs, weights_of(split)), stored, target)
+        return NativeGraph(split, open_entries(stored, target, weights_of(split), options), stored, target)
 
 
 class NativeGraph(CompiledGraph):
@@ -86,14 +85,19 @@ class NativeGraph(CompiledGraph):
         self,
         split: SplitGraph,
         entries: Sequence[OpenEntry],
-        stored: StoredGraph,
+        code: StoredGraph,
         target: Target,
         programs: Sequence[Entry] | None = None,
     ):
-        super().__init__(split, entries, stored.in_place)
-        self.stored = stored
+        super().__init__(steps_of(split, entries, code.in_place))
+        self.split = split
         self.target = target
         self.programs = programs
+        self._code = code
+
+    @property
+    def stored(self) -> StoredGraph | None:
+        return self._code.with_steps(self.graph, weights_of(self.split)) if self.target.keeps_code else None
 
 
 def weights_of(split: SplitGraph) -> dict[str, torch.Tensor]:

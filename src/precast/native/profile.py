@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch import fx
 
-from precast.native.call import NativeStep, RunningStep, Sizes, TorchStep, Values
+from precast.native.call import NativeStep, Sizes, TorchStep, Values
 from precast.native.loops.program import LoopProgram
 from precast.native.targets import StepTime
 
@@ -35,7 +35,7 @@ class StepClock:
 
 @dataclass(frozen=True)
 class TimedTorchStep(TorchStep):
-    """Nodes that torch runs one by one, timed together."""
+    """Operators that torch runs one by one, timed together."""
 
     clock: StepClock = field(default_factory=StepClock)
 
@@ -44,14 +44,9 @@ class TimedTorchStep(TorchStep):
             super().run(values, sizes)
 
 
-def with_torch_timed(steps: Iterable[RunningStep]) -> tuple[RunningStep, ...]:
+def with_torch_timed(steps: Iterable[NativeStep | TorchStep]) -> tuple[NativeStep | TorchStep, ...]:
     """The steps of a graph with clocks for those that torch runs; native code has its own."""
-    return tuple(
-        replace(each, step=TimedTorchStep(each.step.nodes, each.step.readers))
-        if isinstance(each.step, TorchStep)
-        else each
-        for each in steps
-    )
+    return tuple(TimedTorchStep(step.calls, step.dead) if isinstance(step, TorchStep) else step for step in steps)
 
 
 @dataclass(frozen=True)
@@ -74,12 +69,12 @@ class ProfiledGraph:
         programs = self.graph.programs
         assert programs is not None, "a graph with timers is never restored"
         remaining = iter(programs)
-        for each in self.graph.steps:
-            if isinstance(each.step, TimedTorchStep):
-                yield TimedSegment(each.step.nodes, (each.step.clock.time,))
-            elif isinstance(each.step, NativeStep):
+        for step, segment in zip(self.graph.steps, self.graph.split.segments, strict=True):
+            if isinstance(step, TimedTorchStep):
+                yield TimedSegment(segment.nodes, (step.clock.time,))
+            elif isinstance(step, NativeStep):
                 program = next(remaining).program
-                times = self.graph.target.step_times(each.step.entry, len(program.steps))
+                times = self.graph.target.step_times(step.entry, len(program.steps))
                 yield TimedSegment(program, tuple(times))
 
 

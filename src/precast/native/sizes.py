@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import fx
 
 from precast.errors import LoweringError
 from precast.graph.nodes import has_value, value_of
-from precast.native.loops.index import Index, Symbol, evaluate
+from precast.native.call import SizeReader
+from precast.native.loops.index import Index, Symbol
 from precast.native.rules.sizes import to_index
 
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
-@dataclass(frozen=True)
-class SizeReader:
-    """A dynamic size follows from a node's value: ``(number - offset) / factor``.
-
-    The number is a dimension of a tensor, or the value itself where there is no dimension.
-    """
-
-    symbol: str
-    node: fx.Node
-    dimension: int | None
-    factor: int
-    offset: int
-
-    def read(self, value: object) -> int:
-        number = value if self.dimension is None else value.shape[self.dimension]  # type: ignore[attr-defined]
-        assert isinstance(number, int), f"the size {self.symbol} is a {type(number).__name__}"
-        return (number - self.offset) // self.factor
-
-
-def size_readers(nodes: Iterable[fx.Node]) -> dict[str, SizeReader]:
+def size_readers(nodes: Iterable[fx.Node]) -> dict[str, SizeReader[fx.Node]]:
     """For each size that follows from one of the nodes' values, the simplest way to read it."""
-    found: dict[str, SizeReader] = {}
+    found: dict[str, SizeReader[fx.Node]] = {}
     for node in nodes:
         for dimension, number in _numbers(node):
             reader = _reader(node, dimension, to_index(number))
@@ -54,11 +35,6 @@ def symbols_in(value: object) -> Iterable[str]:
     numbers = (*value.shape, *value.stride()) if is_dense else (value,)  # type: ignore[attr-defined]
     symbolic = [number.node.expr for number in numbers if isinstance(number, Symbolic)]
     return [name for expression in symbolic for name in sorted(each.name for each in expression.free_symbols)]
-
-
-def number_of(size: int | torch.SymInt, sizes: Mapping[str, int]) -> int:
-    """A traced number for these sizes."""
-    return size if isinstance(size, int) else evaluate(to_index(size), lambda atom: sizes[atom.text])
 
 
 def _numbers(node: fx.Node) -> Iterable[tuple[int | None, torch.SymInt]]:
@@ -82,7 +58,7 @@ def is_known(size: torch.SymInt) -> bool:
     return True
 
 
-def _reader(node: fx.Node, dimension: int | None, number: Index) -> SizeReader | None:
+def _reader(node: fx.Node, dimension: int | None, number: Index) -> SizeReader[fx.Node] | None:
     """Solve ``number = factor * size + offset`` for the size, if that is what it is."""
     match sorted(number.terms, key=lambda term: len(term[0])):
         case [((Symbol(name),), factor)]:
@@ -92,5 +68,5 @@ def _reader(node: fx.Node, dimension: int | None, number: Index) -> SizeReader |
     return None
 
 
-def _is_plainer(one: SizeReader, other: SizeReader) -> bool:
+def _is_plainer(one: SizeReader[fx.Node], other: SizeReader[fx.Node]) -> bool:
     return (one.factor, one.offset) == (1, 0) != (other.factor, other.offset)

@@ -41,10 +41,11 @@ from torch.utils import _pytree as pytree
 from precast.artifact.dtypes import DTYPES
 from precast.graph.nodes import has_value, placeholders_of, results_of, tensor_of, updating_result_of, value_of
 from precast.graph.tensor_spec import dtype_name
+from precast.native.call import SizeReader
 from precast.native.loops.index import product
 from precast.native.rules.lower import MAX_RANK
 from precast.native.rules.sizes import to_index
-from precast.native.sizes import SizeReader, is_known, size_readers, symbols_in
+from precast.native.sizes import is_known, size_readers, symbols_in
 from precast.ops.cost import bytes_of
 from precast.ops.facts import Fact, facts_of, is_random
 from precast.ops.own_operators import random_seed
@@ -110,7 +111,7 @@ def _last_readers(nodes: Sequence[fx.Node]) -> Mapping[fx.Node, int]:
 
 _PLAIN_ARGUMENTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, str, bool, int, float, type(None))
 
-_RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 _LEFT_TO_TORCH = frozenset({Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING, Fact.WORKSPACE})
 
 
@@ -206,10 +207,10 @@ def is_size(node: fx.Node) -> bool:
     return node.op == "placeholder" or (node.op == "call_function" and not makes_sizes(node))
 
 
-def computed_sizes(graph: fx.Graph) -> dict[str, SizeReader]:
+def computed_sizes(graph: fx.Graph) -> dict[str, SizeReader[fx.Node]]:
     """For each size that depends on data, the first node that it can be read from."""
     given = size_readers(placeholders_of(graph))
-    found: dict[str, SizeReader] = {}
+    found: dict[str, SizeReader[fx.Node]] = {}
     for node in graph.nodes:
         if node.op != "call_function" or not has_value(node) or is_size(node):
             continue
@@ -219,16 +220,16 @@ def computed_sizes(graph: fx.Graph) -> dict[str, SizeReader]:
     return found
 
 
-def _sources(node: fx.Node, readers: Mapping[str, SizeReader]) -> list[fx.Node]:
+def _sources(node: fx.Node, readers: Mapping[str, SizeReader[fx.Node]]) -> list[fx.Node]:
     """What a node needs: its arguments, and what those sizes are read from that it, or they, speak of."""
     if not readers:
         return node.all_input_nodes
     values = [value_of(each) for each in (node, *node.all_input_nodes) if has_value(each)]
     names = dict.fromkeys(name for value in values for name in symbols_in(value) if name in readers)
-    return [*node.all_input_nodes, *(readers[name].node for name in names if readers[name].node is not node)]
+    return [*node.all_input_nodes, *(readers[name].source for name in names if readers[name].source is not node)]
 
 
-def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader], device: str) -> dict[fx.Node, int]:
+def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader[fx.Node]], device: str) -> dict[fx.Node, int]:
     """Even levels are native, odd ones are torch's; a node comes no earlier than its arguments.
 
     What draws random numbers or acts on the world stays in order.
@@ -292,7 +293,7 @@ def makes_sizes(node: fx.Node) -> bool:
 
 def _compares_sizes(node: fx.Node) -> bool:
     """Whether inputs fit together only if sizes turn out to be equal that depend on data: torch looks when it runs."""
-    if node.target in _RESHAPES and not _keeps_count(node):
+    if node.target in RESHAPES and not _keeps_count(node):
         return True
     values = [value_of(each) for each in node.all_input_nodes if has_value(each)]
     sizes: list[object] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
@@ -348,7 +349,9 @@ def _segment(nodes: Sequence[fx.Node], returned: set[fx.Node], needed: set[fx.No
     return Segment(is_native, tuple(nodes), inputs, outputs)
 
 
-def _needed_nodes(graph: fx.Graph, results: Sequence[Result], readers: Mapping[str, SizeReader]) -> set[fx.Node]:
+def _needed_nodes(
+    graph: fx.Graph, results: Sequence[Result], readers: Mapping[str, SizeReader[fx.Node]]
+) -> set[fx.Node]:
     """What results, effects and draws depend on, but for sizes that follow from those of inputs."""
     needed: set[fx.Node] = set()
     waiting = [node for each in results for node in _nodes_of_result(each)]

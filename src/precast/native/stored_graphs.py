@@ -1,35 +1,36 @@
-"""What of a compiled graph is kept on disk: the key of its code, where its sizes are read, and its fallback steps.
+"""Compiled graphs as data: the key of their code, what that calls back, and the steps around it.
 
-Compiled graphs as data that tell all there is to know of them.
-
-Before: ``CompiledGraph``, steps over nodes of an fx graph
-After:  numbered values, names of operators, plain arguments; ``native_standalone`` makes a graph of it again
+Before: ``CompiledGraph``
+After:  names of operators, plain arguments and small constants as JSON, of which ``open_steps`` makes steps again
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import fx
 from torch._ops import OpOverload
 
-from precast.artifact.constants import ConstantCodec, Kind
+from precast.artifact.constants import Kind
+from precast.cache import open_store
 from precast.errors import ExportError
-from precast.graph.constants import TORCH_CONSTANTS
-from precast.graph.nodes import tensor_of, value_of
-from precast.native.call import CompiledGraph, NativeStep, TorchStep
+from precast.graph.constants import torch_codec
+from precast.native.call import GraphSteps, NativeStep, OperatorCall, Reshape, Result, SizeReader, TorchStep, Value
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.expressions import index_from_json, index_to_json
 from precast.native.loops.index import Index
 from precast.native.loops.program import FallbackStep, LoopProgram, SizeSource, Slot
-from precast.native.split import ViewChain
-from precast.ops.own_operators import random_seed
+from precast.native.targets import OpenEntry, Target
+from precast.ops.own_operators import operator_named, random_seed
+from precast.options import Options
+
+MOST_BYTES = 2**20
+"""Larger constants are not stored with a graph."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,9 @@ class StoredGraph:
     """Built code by its key, which libraries it needs, and what of each entry is called back: a program without
     kernels.
 
-    `in_place` are, for each entry, the numbers of results that it does not return, but writes into inputs.
+    `in_place` are, for each entry, the numbers of results that it does not return, but writes into inputs. `steps` are
+    all that a call does, as data, and `weights` the constants that the code is opened over. Where data cannot tell the
+    steps, there are none, and the graph itself is needed to restore it.
     """
 
     target: str
@@ -45,18 +48,43 @@ class StoredGraph:
     needs: tuple[str, ...]
     programs: tuple[LoopProgram, ...]
     in_place: tuple[tuple[int, ...], ...]
+    steps: Mapping[str, Any] | None = None
+    weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         programs = [_program_data(program) for program in self.programs]
-        code = {"target": self.target, "key": self.key, "needs": self.needs}
-        return json.dumps({**code, "programs": programs, "in_place": self.in_place}).encode()
+        content: dict[str, Any] = {"target": self.target, "key": self.key, "needs": self.needs, "programs": programs}
+        content |= {"in_place": self.in_place, "steps": self.steps}
+        return json.dumps({**content, "weights": _CONSTANTS.write(dict(self.weights))}).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StoredGraph:
         content = json.loads(data)
         programs, in_place = map(_program, content["programs"]), map(tuple, content["in_place"])
         code = content["target"], content["key"], tuple(content["needs"])
-        return cls(*code, tuple(programs), tuple(in_place))
+        return cls(*code, tuple(programs), tuple(in_place), content["steps"], _CONSTANTS.read(content["weights"]))
+
+    def with_steps(self, graph: GraphSteps, weights: Mapping[str, torch.Tensor]) -> StoredGraph:
+        """The same with all that a call does, if data can tell it."""
+        steps = _steps_data(graph)
+        are_small = sum(weight.nbytes for weight in weights.values()) <= MOST_BYTES
+        return self if steps is None or not are_small else replace(self, steps=steps, weights=weights)
+
+
+def open_steps(stored: StoredGraph, target: Target, options: Options) -> GraphSteps:
+    """The steps again, over the code that was built then; a ``BuildError`` if that is there no more."""
+    assert stored.steps is not None, "the graph was told by data"
+    with open_store(options).held():
+        return _steps(stored.steps, open_entries(stored, target, stored.weights, options))
+
+
+def open_entries(
+    stored: StoredGraph, target: Target, weights: Mapping[str, torch.Tensor], options: Options
+) -> Sequence[OpenEntry]:
+    """The entries of a stored graph's code, which must be held in the store, over constants by their names."""
+    if not stored.programs:
+        return ()
+    return target.open(target.find(stored.key, stored.needs, options), stored.programs, weights)
 
 
 def written_in_place(program: LoopProgram) -> tuple[int, ...]:
@@ -71,118 +99,167 @@ def called_back(program: LoopProgram) -> LoopProgram:
 
 def _program_data(program: LoopProgram) -> dict[str, Any]:
     sizes = [[source.symbol, source.position, source.dimension] for source in program.sizes]
-    steps = [_step_data(step) for step in program.fallbacks]
+    steps = [_fallback_data(step) for step in program.fallbacks]
     return {"name": program.name, "sizes": sizes, "steps": steps}
 
 
 def _program(content: dict[str, Any]) -> LoopProgram:
     sizes = tuple(SizeSource(*source) for source in content["sizes"])
-    return LoopProgram(content["name"], (), (), sizes, tuple(map(_step, content["steps"])))
-
-
-_ARGUMENTS = ConstantCodec(
-    {
-        "slot": Kind((Slot,), attrgetter("position"), Slot, int),
-        "index": Kind((Index,), index_to_json, index_from_json, list),
-    }
-)
-
-
-def _step_data(step: FallbackStep) -> dict[str, Any]:
-    return {
-        "name": step.name,
-        "operator": step.operator,
-        "inputs": [buffer.dtype for buffer in step.inputs],
-        "outputs": [buffer.dtype for buffer in step.outputs],
-        "arguments": _ARGUMENTS.write(step.arguments),
-        "keywords": [[name, _ARGUMENTS.write(value)] for name, value in step.keyword_arguments],
-        "at": step.at,
-    }
-
-
-def _step(content: dict[str, Any]) -> FallbackStep:
-    # Shapes come with each call; of a buffer, only the type of its elements is needed.
-    inputs, outputs = (tuple(Buffer("", dtype, (), ()) for dtype in content[key]) for key in ("inputs", "outputs"))
-    keywords = tuple((name, _ARGUMENTS.read(value)) for name, value in content["keywords"])
-    arguments = _ARGUMENTS.read(content["arguments"])
-    return FallbackStep(content["name"], content["operator"], inputs, outputs, arguments, keywords, at=content["at"])
-
-
-_OPERATORS = ("aten", "prims", random_seed.namespace)
-_RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+    return LoopProgram(content["name"], (), (), sizes, tuple(map(_fallback, content["steps"])))
 
 
 class Untellable(Exception):  # noqa: N818
     """Something in a graph that data cannot tell."""
 
 
-def graph_data(graph: CompiledGraph, stored: StoredGraph) -> bytes | None:
-    """The graph as data; None if it has sizes or constants of its own, or calls what has no name."""
-    if graph.constants or graph.initial_readers:
-        return None
+def _tensor_data(tensor: torch.Tensor) -> list[Any]:
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and tensor.is_cpu
+    if not is_plain or tensor.nbytes > MOST_BYTES:
+        raise Untellable
+    elements = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return [tensor.dtype, list(tensor.shape), list(tensor.stride()), elements.numpy().tobytes()]
+
+
+def _tensor(content: list[Any]) -> torch.Tensor:
+    dtype, shape, stride, elements = content
+    made = torch.empty_strided(shape, stride, dtype=dtype)
+    return made.copy_(torch.frombuffer(bytearray(elements), dtype=dtype).view(shape)) if elements else made
+
+
+_CONSTANTS = torch_codec(
+    value=Kind((Value,), attrgetter("number"), Value, int),
+    slot=Kind((Slot,), attrgetter("position"), Slot, int),
+    index=Kind((Index,), index_to_json, index_from_json, list),
+    tensor=Kind((torch.Tensor,), _tensor_data, _tensor, list),
+)
+
+
+def _fallback_data(step: FallbackStep) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "operator": step.operator,
+        "inputs": [buffer.dtype for buffer in step.inputs],
+        "outputs": [buffer.dtype for buffer in step.outputs],
+        "arguments": _CONSTANTS.write(step.arguments),
+        "keywords": [[name, _CONSTANTS.write(value)] for name, value in step.keyword_arguments],
+        "at": step.at,
+    }
+
+
+def _fallback(content: dict[str, Any]) -> FallbackStep:
+    # Shapes come with each call; of a buffer, only the type of its elements is needed.
+    inputs, outputs = (tuple(Buffer("", dtype, (), ()) for dtype in content[key]) for key in ("inputs", "outputs"))
+    keywords = tuple((name, _CONSTANTS.read(value)) for name, value in content["keywords"])
+    arguments = _CONSTANTS.read(content["arguments"])
+    return FallbackStep(content["name"], content["operator"], inputs, outputs, arguments, keywords, at=content["at"])
+
+
+def _steps_data(graph: GraphSteps) -> dict[str, Any] | None:
+    """The steps as data; None if they call what has no name, or hold more than plain values and small constants."""
     try:
-        numbers: dict[fx.Node, int] = {node: number for number, node in enumerate(graph.placeholders)}
-        steps = [_told_step(each.step, each.dead, numbers) for each in graph.steps]
-        results = [_told_result(result, numbers) for result in graph.split.results]
+        return {
+            "inputs": graph.inputs,
+            "constants": _CONSTANTS.write(dict(graph.constants)),
+            "sizes": _readers_data(graph.sizes),
+            "steps": [_step_data(step) for step in graph.steps],
+            "results": [_result_data(result) for result in graph.results],
+            "values": graph.values,
+        }
     except (Untellable, ExportError):
         return None
-    content = {"stored": json.loads(stored.to_bytes()), "steps": steps, "results": results}
-    return json.dumps(content).encode()
 
 
-def _told_step(step: NativeStep | TorchStep, dead: Sequence[fx.Node], numbers: dict[fx.Node, int]) -> dict[str, Any]:
-    if type(step) is NativeStep:
-        if step.inputs.sizes or not all(isinstance(value_of(node), torch.Tensor) for node in step.inputs.nodes):
-            raise Untellable
-        inputs = [_number(node, numbers) for node in step.inputs.nodes]
-        outputs = [numbers.setdefault(node, len(numbers)) for node in step.outputs]
-        updated = [(numbers.setdefault(value, len(numbers)), numbers[source]) for value, source in step.updated]
-        return {"inputs": inputs, "outputs": outputs, "updated": updated, "dead": [numbers[node] for node in dead]}
-    if type(step) is not TorchStep or step.readers:
-        raise Untellable
-    calls = [_told_call(node, numbers) for node in step.nodes]
-    return {"calls": calls, "dead": [numbers[node] for node in dead]}
+def _steps(content: Mapping[str, Any], entries: Sequence[OpenEntry]) -> GraphSteps:
+    """The steps again, over the entries of their code."""
+    remaining = iter(entries)
+    steps = tuple(
+        _call_step(step) if "calls" in step else _native_step(step, next(remaining)) for step in content["steps"]
+    )
+    return GraphSteps(
+        content["inputs"],
+        _CONSTANTS.read(content["constants"]),
+        _readers(content["sizes"]),
+        steps,
+        tuple(map(_result, content["results"])),
+        content["values"],
+    )
 
 
-def _told_call(node: fx.Node, numbers: dict[fx.Node, int]) -> dict[str, Any]:
-    arguments, keywords = _told(node.args, numbers), _told(dict(node.kwargs), numbers)
-    output = numbers.setdefault(node, len(numbers))
-    return {"operator": _operator_name(node), "arguments": arguments, "keywords": keywords, "output": output}
+def _step_data(step: NativeStep | TorchStep) -> dict[str, Any]:
+    if isinstance(step, TorchStep):
+        return {"calls": [_call_data(call) for call in step.calls], "dead": step.dead}
+    passed = {"inputs": step.inputs, "sizes": step.sizes, "outputs": step.outputs}
+    return {**passed, "updated": step.updated, "dead": step.dead}
 
 
-def _operator_name(node: fx.Node) -> str:
-    if node.target is operator.getitem:
-        return "getitem"
-    if not isinstance(node.target, OpOverload) or node.target.namespace not in _OPERATORS:
-        raise Untellable
-    return str(node.target)
+def _native_step(content: Mapping[str, Any], entry: OpenEntry) -> NativeStep:
+    inputs, sizes, outputs, dead = (tuple(content[key]) for key in ("inputs", "sizes", "outputs", "dead"))
+    return NativeStep(
+        entry, inputs, sizes, outputs, tuple((value, source) for value, source in content["updated"]), dead
+    )
 
 
-def _number(node: fx.Node, numbers: dict[fx.Node, int]) -> int:
-    if node not in numbers:
-        raise Untellable
-    return numbers[node]
+def _call_step(content: Mapping[str, Any]) -> TorchStep:
+    return TorchStep(tuple(map(_call, content["calls"])), tuple(content["dead"]))
 
 
-def _told(value: object, numbers: dict[fx.Node, int]) -> Any:
-    return TORCH_CONSTANTS.write(value, lambda each: str(_number(each, numbers)) if isinstance(each, fx.Node) else None)
+def _readers_data(readers: Sequence[SizeReader[int]]) -> list[Any]:
+    return [[each.symbol, each.source, each.dimension, each.factor, each.offset] for each in readers]
 
 
-def _told_result(result: object, numbers: dict[fx.Node, int]) -> dict[str, Any]:
-    if isinstance(result, fx.Node):
-        return {"value": _number(result, numbers)}
-    if not isinstance(result, ViewChain):
-        return {"constant": TORCH_CONSTANTS.write(result)}
-    root = _number(result.root, numbers)
-    return {"root": root, "views": [_told_view(view) for view in result.views]}
+def _readers(content: Sequence[Any]) -> tuple[SizeReader[int], ...]:
+    return tuple(SizeReader(*each) for each in content)
 
 
-def _told_view(view: fx.Node) -> dict[str, Any]:
-    if view.target in _RESHAPES:
-        shape = list(tensor_of(view).shape)
-        if not all(type(size) is int for size in shape):
-            raise Untellable
-        return {"shape": shape}
-    source = view.args[0]
-    assert isinstance(source, fx.Node), f"{view} is a view of nothing"
-    return _told_call(view, {source: 0})
+def _call_data(call: OperatorCall) -> dict[str, Any]:
+    return {
+        "operator": _operator_name(call.function),
+        "arguments": _CONSTANTS.write(call.arguments),
+        "keywords": _CONSTANTS.write(call.keywords),
+        "output": call.output,
+        "sizes": _readers_data(call.sizes),
+        "sees_grad_mode": call.sees_grad_mode,
+    }
+
+
+def _call(content: Mapping[str, Any]) -> OperatorCall:
+    name = content["operator"]
+    return OperatorCall(
+        _FUNCTIONS[name] if name in _FUNCTIONS else operator_named(name),
+        _CONSTANTS.read(content["arguments"]),
+        _CONSTANTS.read(content["keywords"]),
+        content["output"],
+        _readers(content["sizes"]),
+        content["sees_grad_mode"],
+    )
+
+
+_OPERATORS = ("aten", "prims", random_seed.namespace)
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{each.__name__: each for each in (operator.getitem, operator.add, operator.sub, operator.mul, operator.truediv)},
+    **{each.__name__: each for each in (operator.floordiv, operator.mod, operator.pow, operator.neg, operator.index)},
+    **{each.__name__: each for each in (torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min, torch.sym_not)},
+}
+"""What graphs compute with Python's numbers."""
+
+
+def _operator_name(function: Callable[..., Any]) -> str:
+    if isinstance(function, OpOverload):
+        if function.namespace in _OPERATORS:
+            return str(function)
+    elif _FUNCTIONS.get(name := getattr(function, "__name__", "")) is function:
+        return name
+    raise Untellable
+
+
+def _result_data(result: Result) -> dict[str, Any]:
+    views = [
+        {"shape": _CONSTANTS.write(view.shape)} if isinstance(view, Reshape) else _call_data(view)
+        for view in result.views
+    ]
+    return {"value": _CONSTANTS.write(result.value), "views": views, "is_copied": result.is_copied}
+
+
+def _result(content: Mapping[str, Any]) -> Result:
+    views = [Reshape(_CONSTANTS.read(view["shape"])) if "shape" in view else _call(view) for view in content["views"]]
+    return Result(_CONSTANTS.read(content["value"]), tuple(views), content["is_copied"])

@@ -24,6 +24,7 @@ from precast.export.sizes import fake_mode_of
 from precast.graph.nodes import placeholders_of, results_of, set_value, source_line_of, value_of
 from precast.graph.program import Program
 from precast.graph.sizes import SizeGuard, SymbolicSizes
+from precast.native.call import SizeReader
 from precast.native.describe import Condition, Entry
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index, Quotient, Remainder, Symbol, atoms
@@ -31,7 +32,7 @@ from precast.native.loops.program import LoopProgram, SizeSource
 from precast.native.programs import SegmentInputs, lower_segment, lower_segments, rewrite_graph, segment_inputs
 from precast.native.random import SEED_NAME, seed_as_input
 from precast.native.rules.sizes import expression_to_index
-from precast.native.sizes import SizeReader, size_readers
+from precast.native.sizes import size_readers
 from precast.native.split import Segment, is_size, may_be_native, split_graph
 from precast.native.targets import Target, target_for
 from precast.packaging.traced_program import TracedProgram
@@ -195,7 +196,9 @@ def _lower(segment: Segment, name: str) -> Entry:
     return replace(entry, program=_without_size_inputs(entry.program, inputs, size_readers(segment.inputs)))
 
 
-def _without_size_inputs(program: LoopProgram, inputs: SegmentInputs, readers: Mapping[str, SizeReader]) -> LoopProgram:
+def _without_size_inputs(
+    program: LoopProgram, inputs: SegmentInputs, readers: Mapping[str, SizeReader[fx.Node]]
+) -> LoopProgram:
     """Sizes that were to be passed on their own are read off a dimension that is a multiple of them."""
     unreadable = [size for size in inputs.sizes if size not in readers]
     if unreadable:
@@ -213,7 +216,7 @@ def _without_size_inputs(program: LoopProgram, inputs: SegmentInputs, readers: M
         if buffer.name not in passed:
             return replace(source, position=positions[buffer.name])
         reader = readers[source.symbol]
-        place = positions[reader.node.name]
+        place = positions[reader.source.name]
         return SizeSource(source.symbol, place, reader.dimension, reader.factor, reader.offset)
 
     return replace(program, inputs=kept, sizes=tuple(map(moved, program.sizes)))

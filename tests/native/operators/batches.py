@@ -23,6 +23,7 @@ from precast.native.interpreted import interpret
 from precast.native.loops.program import FallbackStep
 from precast.native.programs import lower_segments, rewrite_graph
 from precast.native.split import SplitGraph, split_graph
+from precast.native.steps import steps_of
 from precast.native.stored_graphs import written_in_place
 from precast.native.targets.cpu.build.library import build
 from precast.native.targets.cpu.codegen.generate import generate
@@ -51,7 +52,7 @@ class LateGraph:
 
     def use(self, compiled: Mapping[str, Entry]) -> None:
         in_place = [written_in_place(entry.program) for entry in self.entries]
-        self._call = CompiledGraph(self.split, [compiled[entry.name] for entry in self.entries], in_place)
+        self._call = CompiledGraph(steps_of(self.split, [compiled[entry.name] for entry in self.entries], in_place))
 
 
 @dataclass
