@@ -4,7 +4,8 @@ import ast
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
+from torch.fx.traceback import annotate
 
 from precast.autograd import (
     aot_function,
@@ -239,3 +240,40 @@ def test_compiled_functions_may_return_lists_or_tuples(returned):
     x = leaf(3)
     aot_function(lambda x: (x.sin(), x.cos()), compiler)(x)[0].sum().backward()
     assert torch.equal(x.grad, x.detach().cos())
+
+
+def test_nodes_say_which_function_was_called_and_what_the_user_noted_also_for_mutations_and_gradients():
+    def noted(x, w):
+        with annotate({"stage": 1}):
+            x.view(-1).add_(w.sum())
+        return x.relu() * w
+
+    for graph, expected in zip(graphs_of(noted, leaf(3).detach(), leaf(3)), ({"sum", "add_"}, {"sum"}), strict=True):
+        found = [node.meta for node in graph.nodes if node.op == "call_function"]
+        assert all(__file__ in meta["stack_trace"] for meta in found)
+        called = {meta["torch_fn"][0].rpartition("_")[0] for meta in found if meta.get("custom") == {"stage": 1}}
+        assert called >= expected
+        assert "relu" not in called
+
+
+def test_an_update_that_stays_in_the_graph_is_named_after_its_operator_and_has_the_users_line():
+    count = CompilationCount()
+    aot_function(lambda x: x.mul_(2) + 1, count, keep_inference_input_mutations=True)(torch.ones(3))
+    write = nodes(count.graphs[0].graph)["copy_"]
+    assert source_line_of(write) == source_line_of(nodes(count.graphs[0].graph)["mul"])
+
+
+def test_metadata_of_a_graph_that_is_compiled_are_handed_on():
+    graph = fx.symbolic_trace(nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
+    for node in graph.graph.nodes:
+        node.meta |= {"custom": {"from": node.name}, "source_fn_stack": [(node.name, node.target)]}
+        node.stack_trace = f'  File "model.py", line 7, in {node.name}'
+    count = CompilationCount()
+    aot_module(graph, count)(torch.randn(2, 3)).sum().backward()
+    for compiled in count.graphs:
+        for node in (node for node in compiled.graph.nodes if node.op == "call_function"):
+            (source,) = node.meta["from_node"]
+            assert source.name in ("_0", "_1")
+            assert node.meta["custom"] == {"from": source.name}
+            assert source_line_of(node).function == source.name
+    assert nodes(count.graphs[1].graph)["threshold_backward"].meta["fwd_source_fn_stack"] == [("_1", "1")]

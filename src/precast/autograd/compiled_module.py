@@ -110,7 +110,9 @@ def compile_module(original: torch.nn.Module, compile_function: CompileFunction)
     if callable(step := getattr(kind, "training_step", None)):
         names["training_step"] = _told_if_uncompiled(step)
     compiled_kind = type(kind.__name__, (CompiledModule, kind), names)
-    made: CompiledModule = compiled_kind(original, compile_function)
+    # Not by a call: graph modules make a class of their own for each new one.
+    made: CompiledModule = object.__new__(compiled_kind)
+    CompiledModule.__init__(made, original, compile_function)
     return made
 
 

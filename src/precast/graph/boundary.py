@@ -78,7 +78,6 @@ class OutputFacts:
     replay: ViewReplay | None = None
     requires_grad: bool = False
     is_tensor: bool = True
-    hides_view: bool = False
 
     @property
     def needs_tangent(self) -> bool:

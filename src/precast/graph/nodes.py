@@ -7,7 +7,7 @@ The two ends of a flat graph.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -136,13 +136,47 @@ def forward_node_of(node: fx.Node) -> str | None:
     return node.meta.get("forward_node")
 
 
-def set_forward_node(node: fx.Node, name: str) -> None:
-    node.meta["forward_node"] = name
+def set_forward_node(node: fx.Node, forward: fx.Node) -> None:
+    """Let a backward node name the forward node that it differentiates, also by the keys of torch's own graphs."""
+    node.meta["forward_node"] = forward.name
+    node.meta["fwd_nn_module_stack"] = forward.meta.get("nn_module_stack")
+    node.meta["fwd_source_fn_stack"] = forward.meta.get("source_fn_stack")
+
+
+def set_torch_function(node: fx.Node, function: Callable[..., object], number: int) -> None:
+    """Record which function of torch the program called, for how many times by then."""
+    name, kind = function.__name__, type(function).__name__
+    node.meta.setdefault("torch_fn", (f"{name}_{number}", f"{kind}.{name}"))
+
+
+_TORCHS_ANNOTATION = "_torchdynamo_disable"
+
+
+def keep_users_annotations(node: fx.Node) -> None:
+    """Drop what torch itself noted among the user's annotations (``torch.fx.traceback.annotate``)."""
+    if (custom := node.meta.get("custom")) is not None:
+        kept = {key: value for key, value in custom.items() if not str(key).startswith(_TORCHS_ANNOTATION)}
+        node.meta["custom"] = kept
+        if not kept:
+            del node.meta["custom"]
+
+
+_PROVENANCE = (
+    "stack_trace",
+    "nn_module_stack",
+    "torch_fn",
+    "source_fn_stack",
+    "from_node",
+    "custom",
+    "seq_nr",
+    "autograd_backward",
+    "forward_node",
+)
 
 
 def copy_provenance(source: fx.Node, target: fx.Node) -> None:
     """Make ``target`` tell the same story of origin as ``source``, wherever it does not tell its own."""
-    for key in ("stack_trace", "nn_module_stack", "seq_nr", "autograd_backward", "forward_node"):
+    for key in _PROVENANCE:
         if key in source.meta and key not in target.meta:
             target.meta[key] = source.meta[key]
 

@@ -17,11 +17,8 @@ def boundary_outputs(inputs: Sequence[Any], outputs: Sequence[Any], facts: Bound
     updated = [inputs[number] for number in facts.updated]
     # Before the analysis has ended, nobody knows.
     values = facts.values[len(updated) : len(updated) + len(outputs)] or [None] * len(outputs)
-    hidden = [
-        _hide_view(_lying_like(output, value, fact), fact)
-        for output, fact, value in zip(outputs, facts.outputs, values, strict=True)
-    ]
-    return [*updated, *hidden, *_intermediate_bases(outputs, facts.outputs)]
+    own = [_lying_like(output, value, fact) for output, fact, value in zip(outputs, facts.outputs, values, strict=True)]
+    return [*updated, *own, *_intermediate_bases(outputs, facts.outputs)]
 
 
 def returning_boundary(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:
@@ -53,14 +50,6 @@ def _memory_order(tensor: torch.Tensor) -> list[int]:
     kept = [dim for dim in range(tensor.ndim) if size_hint(tensor.shape[dim]) != 1]
     places = iter(sorted(kept, key=lambda dim: -size_hint(tensor.stride()[dim])))
     return [next(places) if dim in kept else dim for dim in range(tensor.ndim)]
-
-
-def _hide_view(output: Any, facts: OutputFacts) -> Any:
-    """An output that is the only alias of an intermediate is returned as if it had memory of its own.
-
-    Otherwise the autograd engine would forbid callers to write into it.
-    """
-    return torch.ops.aten._unsafe_view(output, output.shape) if facts.hides_view else output
 
 
 def _intermediate_bases(outputs: Sequence[Any], facts: Sequence[OutputFacts]) -> list[torch.Tensor]:

@@ -1,7 +1,8 @@
 """Writes on every recorded node where it came from: the user's lines, the submodule, the autograd node.
 
-Before: ``add: {val}``. After: ``add: {val, stack_trace, nn_module_stack, seq_nr}``, and once the whole graph is there,
-each backward node also names the forward node whose derivative it computes.
+Before: ``add: {val}``. After: ``add: {val, stack_trace, nn_module_stack, torch_fn, seq_nr}``, with what the user noted
+(``custom``), and once the whole graph is there, each backward node also names the forward node whose derivative it
+computes. Where the program is itself a graph, its nodes' metadata are handed on, and ``from_node`` names them.
 """
 
 import linecache
@@ -9,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import lru_cache
 from types import FrameType, TracebackType
@@ -18,6 +19,7 @@ from unittest.mock import patch
 
 import torch
 from torch import fx
+from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer
 
 from precast.graph.nodes import (
@@ -25,10 +27,12 @@ from precast.graph.nodes import (
     copy_checkpoint_tag,
     copy_provenance,
     is_backward,
+    keep_users_annotations,
     sequence_number_of,
     set_autograd_origin,
     set_forward_node,
     set_module_stack,
+    set_torch_function,
     source_line_of,
 )
 from precast.trace.checkpoint_regions import tag_checkpointed
@@ -62,7 +66,8 @@ def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
             return call(module, *args, **kwargs)
         modules.append((module_names.get(id(module), ""), type(module).__qualname__))
         try:
-            return call(module, *args, **kwargs)
+            with _run_node_by_node(module) if isinstance(module, fx.GraphModule) else nullcontext():
+                return call(module, *args, **kwargs)
         finally:
             modules.pop()
 
@@ -70,13 +75,38 @@ def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
 
     def create_node(tracer: PythonKeyTracer, *args: Any, **kwargs: Any) -> fx.Node:
         node = original(tracer, *args, **kwargs)
-        if threading.get_ident() == thread and node.op == "call_function":
-            _annotate(node, modules, around)
+        if threading.get_ident() == thread:
+            keep_users_annotations(node)
+            if node.op == "call_function":
+                _annotate(node, tracer, modules, around)
         return node
 
     noting_module = patch.object(torch.nn.Module, "_call_impl", call_noting_module)
-    with noting_module, patch.object(PythonKeyTracer, "create_node", create_node):
+    recording = patch.object(PythonKeyTracer, "create_node", create_node)
+    with noting_module, recording, fx_traceback.preserve_node_meta():
         yield
+
+
+@contextmanager
+def _run_node_by_node(module: fx.GraphModule) -> Iterator[None]:
+    """While active, what a graph's nodes do is recorded with their metadata."""
+    forward = module.forward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            return forward(*args, **kwargs)
+        interpreter = fx.Interpreter(module)
+        interpreter.extra_traceback = False
+        return interpreter.run(*args)
+
+    is_generated = "forward" not in module.__dict__
+    if is_generated:
+        module.__dict__["forward"] = run
+    try:
+        yield
+    finally:
+        if is_generated:
+            del module.__dict__["forward"]
 
 
 _retraced_node: ContextVar[fx.Node | None] = ContextVar("retraced_node", default=None)
@@ -92,7 +122,12 @@ def attributed_to(source: fx.Node) -> Iterator[None]:
         _retraced_node.reset(token)
 
 
-def _annotate(node: fx.Node, modules: list[tuple[str, str]], around: torch.autograd.graph.Node | None) -> None:
+def _annotate(
+    node: fx.Node,
+    tracer: PythonKeyTracer,
+    modules: list[tuple[str, str]],
+    around: torch.autograd.graph.Node | None,
+) -> None:
     source = _retraced_node.get()
     if source is not None:
         copy_provenance(source, node)
@@ -106,6 +141,8 @@ def _annotate(node: fx.Node, modules: list[tuple[str, str]], around: torch.autog
     tag_checkpointed(node)
     if source is not None:
         return
+    if (function := tracer.torch_fn_metadata) is not None:
+        set_torch_function(node, function, tracer.torch_fn_counts[function])
     if not node.stack_trace:
         node.stack_trace = format_users_frames(sys._getframe(1)) or None
     if modules and "nn_module_stack" not in node.meta:
@@ -161,15 +198,28 @@ def users_line(traceback: TracebackType | None) -> str | None:
     return found
 
 
-def link_backward_nodes(graph: fx.Graph) -> None:
-    """Give each backward node the name and the provenance of the forward node it differentiates."""
+def link_nodes(graph: fx.Graph) -> None:
+    """Give each backward node the name and the provenance of the forward node it differentiates.
+
+    A node that no line of the user's made, such as a view that is made again of what was written into it, tells the
+    story of what it is made from.
+    """
     forward_by_number: dict[int, fx.Node] = {}
-    for node in graph.nodes:
+    for node in (node for node in graph.nodes if node.op == "call_function"):
         number = sequence_number_of(node)
-        if number is None:
-            continue
         if not is_backward(node):
-            forward_by_number.setdefault(number, node)
-        elif (forward := forward_by_number.get(number)) is not None:
-            set_forward_node(node, forward.name)
+            if not node.stack_trace and (sources := [each for each in node.all_input_nodes if each.stack_trace]):
+                copy_provenance(sources[0], node)
+            if number is not None:
+                forward_by_number.setdefault(number, node)
+        elif number is not None and (forward := _differentiated(number, forward_by_number)) is not None:
+            set_forward_node(node, forward)
             copy_provenance(forward, node)
+
+
+def _differentiated(number: int, forward_by_number: dict[int, fx.Node]) -> fx.Node | None:
+    """The forward node of this number, or the one before: writing into a view makes two nodes of autograd's."""
+    if number in forward_by_number:
+        return forward_by_number[number]
+    before = max((known for known in forward_by_number if known < number), default=None)
+    return None if before is None else forward_by_number[before]

@@ -20,7 +20,7 @@ from precast.trace.eager.empty_operands import whole_where_empty
 from precast.trace.eager.fake_mode import dispatch_for
 from precast.trace.eager.gradients import with_gradients_of_eager
 from precast.trace.eager.operand_types import checking_decompositions
-from precast.trace.provenance import link_backward_nodes, recorded_provenance
+from precast.trace.provenance import link_nodes, recorded_provenance
 
 FlatFunction = Callable[..., Sequence[Any]]
 """Takes flat positional inputs, returns a flat sequence of outputs."""
@@ -60,7 +60,7 @@ def trace(
     _note_missing_results(module.graph)
     output = module.graph.output_node()
     output.args = (tuple(output.args[0]),)  # type: ignore[arg-type]
-    link_backward_nodes(module.graph)
+    link_nodes(module.graph)
     module.recompile()
     return module
 

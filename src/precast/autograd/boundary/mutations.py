@@ -29,7 +29,7 @@ from torch import fx
 
 from precast.autograd.boundary import FlatCall
 from precast.graph.boundary import BoundaryFacts, InputFacts, Relation
-from precast.graph.nodes import mark_updating_result, placeholders_of, results_of, set_value, value_of
+from precast.graph.nodes import copy_provenance, mark_updating_result, placeholders_of, results_of, set_value, value_of
 from precast.ops.facts import is_view
 
 if TYPE_CHECKING:
@@ -119,8 +119,11 @@ def keep_mutations(module: fx.GraphModule, facts: BoundaryFacts) -> BoundaryFact
     with graph.inserting_before(output):
         for number, value in zip(facts.updated, results, strict=False):
             if number in kept:
-                write = graph.call_function(torch.ops.aten.copy_.default, (placeholders[number], value))
+                arguments = (placeholders[number], value)
+                write = graph.create_node("call_function", torch.ops.aten.copy_.default, arguments, name="copy_")
                 set_value(write, value_of(placeholders[number]))
+                if isinstance(value, fx.Node):
+                    copy_provenance(value, write)
     left = [i for i in range(len(results)) if i >= len(facts.updated) or facts.updated[i] not in kept]
     output.args = (tuple(results[i] for i in left),)
     module.recompile()

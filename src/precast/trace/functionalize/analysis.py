@@ -170,8 +170,7 @@ class _Outputs:
             return OutputFacts(Relation.VIEW_OF_INPUT, number, replay, needs_grad)
         if len(self._sharing[key]) > 1:
             return self._facts_of_sharing(output, self._sharing[key])
-        hides_view = needs_grad and output._base is not None
-        return OutputFacts(requires_grad=needs_grad, hides_view=hides_view)
+        return OutputFacts(requires_grad=needs_grad)
 
     def _facts_of_sharing(self, output: torch.Tensor, group: Sequence[torch.Tensor]) -> OutputFacts:
         root = _root_of(group)
