@@ -11,11 +11,13 @@ from precast.lazy_names import lazy_name
 
 # Public name → the module that defines it.
 _HOMES = {
+    "AdditionalInputs": "precast.export",
     "BackwardSignature": "precast.autograd",
     "Compiler": "precast.compilers",
     "ConstantArgument": "precast.export",
     "CustomObjArgument": "precast.export",
     "Dim": "precast.trace.capture",
+    "ExportBackwardSignature": "precast.export",
     "ExportGraphSignature": "precast.export",
     "ExportedProgram": "precast.export",
     "GraphBreakWarning": "precast.autograd",
@@ -29,6 +31,7 @@ _HOMES = {
     "OutputSpec": "precast.export",
     "PrecastError": "precast.errors",
     "Program": "precast.graph.program",
+    "ShapesCollection": "precast.export",
     "SymIntArgument": "precast.export",
     "TensorArgument": "precast.export",
     "TokenArgument": "precast.export",
@@ -48,6 +51,7 @@ _HOMES = {
     "debug_nop": "precast.compilers",
     "default_decompositions": "precast.ops.decompositions",
     "default_partition": "precast.partition",
+    "dims": "precast.export",
     "draw_graph": "precast.compilers",
     "draw_graph_compile": "precast.compilers",
     "explain": "precast.report.explain",
@@ -72,7 +76,9 @@ _HOMES = {
     "print_compile": "precast.compilers",
     "print_program": "precast.graph.printer",
     "profile": "precast.report.profile",
+    "refine_dynamic_shapes_from_suggested_fixes": "precast.export",
     "register_backend": "precast.compilers",
+    "register_dataclass": "precast.export",
     "save": "precast.export",
     "set_model_name": "precast.autograd",
     "simple_ts_compile": "precast.compilers",
@@ -137,8 +143,10 @@ if TYPE_CHECKING:
     from precast.compilers import simple_ts_compile as simple_ts_compile
     from precast.compilers import ts_compile as ts_compile
     from precast.errors import PrecastError as PrecastError
+    from precast.export import AdditionalInputs as AdditionalInputs
     from precast.export import ConstantArgument as ConstantArgument
     from precast.export import CustomObjArgument as CustomObjArgument
+    from precast.export import ExportBackwardSignature as ExportBackwardSignature
     from precast.export import ExportedProgram as ExportedProgram
     from precast.export import ExportGraphSignature as ExportGraphSignature
     from precast.export import InputKind as InputKind
@@ -147,11 +155,17 @@ if TYPE_CHECKING:
     from precast.export import ModuleCallSignature as ModuleCallSignature
     from precast.export import OutputKind as OutputKind
     from precast.export import OutputSpec as OutputSpec
+    from precast.export import ShapesCollection as ShapesCollection
     from precast.export import SymIntArgument as SymIntArgument
     from precast.export import TensorArgument as TensorArgument
     from precast.export import TokenArgument as TokenArgument
     from precast.export import capture_pre_autograd_graph as capture_pre_autograd_graph
+    from precast.export import dims as dims
     from precast.export import load as load
+    from precast.export import (
+        refine_dynamic_shapes_from_suggested_fixes as refine_dynamic_shapes_from_suggested_fixes,
+    )
+    from precast.export import register_dataclass as register_dataclass
     from precast.export import save as save
     from precast.export import unflatten as unflatten
     from precast.graph.interpreter import interpret as interpret

@@ -8,6 +8,7 @@ from precast.export.export import export
 from precast.export.load import load
 from precast.export.pre_autograd import capture_pre_autograd_graph
 from precast.export.program import ExportedProgram
+from precast.export.registered_classes import register_dataclass
 from precast.export.save import save
 from precast.export.signature import ExportBackwardSignature, ExportGraphSignature
 from precast.export.tracepoints import ModuleCallEntry, ModuleCallSignature
@@ -24,8 +25,12 @@ from precast.graph.signature import (
     TokenArgument,
 )
 from precast.trace.capture import Dim
+from precast.trace.capture.described_calls import AdditionalInputs, ShapesCollection
+from precast.trace.capture.dims import dims
+from precast.trace.capture.suggested_fixes import refine_dynamic_shapes_from_suggested_fixes
 
 __all__ = [
+    "AdditionalInputs",
     "ConstantArgument",
     "CustomObjArgument",
     "Dim",
@@ -38,14 +43,18 @@ __all__ = [
     "ModuleCallSignature",
     "OutputKind",
     "OutputSpec",
+    "ShapesCollection",
     "SymIntArgument",
     "TensorArgument",
     "TokenArgument",
     "aot_compile",
     "aot_load",
     "capture_pre_autograd_graph",
+    "dims",
     "export",
     "load",
+    "refine_dynamic_shapes_from_suggested_fixes",
+    "register_dataclass",
     "save",
     "unflatten",
 ]

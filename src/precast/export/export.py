@@ -6,6 +6,7 @@ autograd, with the contract of its inputs and outputs beside it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,13 +37,15 @@ def export(
     strict: bool = False,
     preserve_module_call_signature: Sequence[str] = (),
     decompositions: Decompositions | None = None,
+    prefer_deferred_runtime_asserts_over_guards: bool = False,
 ) -> ExportedProgram:
     """Record what ``mod(*args, **kwargs)`` does, by running it once without data.
 
     ``dynamic_shapes`` says which sizes may change, by argument name or position. ``strict`` is accepted for calls
     written for PyTorch; both values capture in the same way. The submodules named in
     ``preserve_module_call_signature`` keep their own signatures in ``module_call_graph``. ``decompositions`` are ops to
-    decompose on the way.
+    decompose on the way. With ``prefer_deferred_runtime_asserts_over_guards``, conditions that do not hold for all
+    declared sizes are checked at each call, and are no contradiction.
 
     >>> print(export(torch.nn.ReLU(), (torch.ones(3, 2),)))
     ExportedProgram:
@@ -61,7 +64,9 @@ def export(
     _check_module(mod)
     tracepoints = Tracepoints()
     with tracepoints.marked(mod, preserve_module_call_signature):
-        program, dialect = _captured(mod, args, kwargs, dynamic_shapes)
+        program, dialect = _captured(
+            mod, args, kwargs, dynamic_shapes, allows_narrower_sizes=prefer_deferred_runtime_asserts_over_guards
+        )
     program = with_runtime_asserts(program)
     is_before_autograd = dialect is Dialect.TRAINING
     program = functionalize(program, decompositions=decompositions, pre_dispatch=is_before_autograd, keep_aliases=False)
@@ -73,17 +78,28 @@ def export(
         aliases=tuple(aliases_of(mod)),
         example_inputs=(tuple(args), dict(kwargs or {})),
     )
-    return ExportedProgram(program, origin, dialect=dialect)
+    exported = ExportedProgram(program, origin, dialect=dialect)
+    for further_args, further_kwargs in getattr(dynamic_shapes, "_examples", ()):
+        exported.call_convention.normalized(further_args, further_kwargs or {})
+    return exported
 
 
 def _captured(
-    mod: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
+    mod: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    *,
+    allows_narrower_sizes: bool,
 ) -> tuple[Program, Dialect]:
     """The program in operators from before autograd; one that takes gradients by itself, in those from after it."""
+    record = partial(
+        capture, mod, args, kwargs, dynamic_shapes=dynamic_shapes, allows_narrower_sizes=allows_narrower_sizes
+    )
     try:
-        return capture(mod, args, kwargs, dynamic_shapes=dynamic_shapes, pre_dispatch=True), Dialect.TRAINING
+        return record(pre_dispatch=True), Dialect.TRAINING
     except InnerTransformError:
-        return capture(mod, args, kwargs, dynamic_shapes=dynamic_shapes), Dialect.ATEN
+        return record(), Dialect.ATEN
 
 
 def _module_calls(mod: torch.nn.Module, kept: Sequence[ModuleCallEntry]) -> Iterator[ModuleCallEntry]:

@@ -20,7 +20,7 @@ from precast.graph.calls import CallConvention, expected_leaves
 from precast.graph.printer import print_program
 from precast.graph.program import Program
 from precast.graph.signature import InputKind, InputSpec
-from precast.graph.sizes import SizeRange
+from precast.graph.sizes import LEAST_NUMBER, SizeRange
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,8 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 
 def _value_range(size_range: SizeRange) -> ValueRanges[Any]:
-    return ValueRanges(size_range.lower, int_oo if size_range.upper is None else size_range.upper)
+    lower = -int_oo if size_range.lower == LEAST_NUMBER else size_range.lower
+    return ValueRanges(lower, int_oo if size_range.upper is None else size_range.upper)
 
 
 def _saved_state(program: Program, origin: Origin) -> dict[str, torch.Tensor]:

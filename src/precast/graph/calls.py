@@ -24,7 +24,7 @@ from precast.graph.opened_objects import opened
 from precast.graph.program import Program
 from precast.graph.signature import ConstantArgument, InputKind, InputSpec
 from precast.graph.sizes import SymbolicSizes, bind_sizes
-from precast.graph.tensor_spec import TensorSpec
+from precast.graph.tensor_spec import Size, TensorSpec, as_size
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,14 @@ class ExpectedConstant:
     value: object
 
 
-ExpectedLeaf = TensorSpec | ExpectedConstant | None
+@dataclass(frozen=True)
+class ExpectedNumber:
+    """A leaf that is any whole number that the expression can be."""
+
+    size: Size
+
+
+ExpectedLeaf = TensorSpec | ExpectedConstant | ExpectedNumber | None
 """What a leaf of a call must be; ``None`` for anything."""
 
 
@@ -141,26 +148,49 @@ def _specialize(expected: Sequence[ExpectedLeaf], leaves: Sequence[Leaf]) -> Non
 
 def check_leaves(expected: Sequence[ExpectedLeaf], sizes: SymbolicSizes, leaves: Sequence[Leaf]) -> None:
     """Raise an ``InputValueError`` that names the first leaf that does not fit, or all sizes that do not."""
-    tensors: list[tuple[Leaf, TensorSpec]] = []
+    sized: list[_Sized] = []
     for wanted, leaf in zip(expected, leaves, strict=True):
         if isinstance(wanted, ExpectedConstant):
             _check_constant(wanted.value, leaf)
+        elif isinstance(wanted, ExpectedNumber):
+            _check_number(leaf)
+            sized.append(_Sized(leaf.path, (wanted.size,), (leaf.value,)))
         elif wanted is not None:
             _check_tensor(wanted, leaf)
-            tensors.append((leaf, wanted))
-    _check_sizes(sizes, tensors)
+            sized.append(_Sized(leaf.path, wanted.shape, tuple(leaf.value.shape), are_dimensions=True))
+    _check_sizes(sizes, sized)
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """The sizes of one leaf, as they should be and as they came: the dimensions of a tensor, or one number."""
+
+    path: str
+    expected: tuple[Size, ...]
+    actual: tuple[int, ...]
+    are_dimensions: bool = False
+
+    def place(self, number: int) -> str:
+        return f"{self.path}.shape[{number}]" if self.are_dimensions else self.path
 
 
 def _expected(spec: InputSpec, node: fx.Node) -> ExpectedLeaf:
     if isinstance(spec.arg, ConstantArgument):
         return ExpectedConstant(spec.arg.value)
     value = value_of(node)
+    if isinstance(value, torch.SymInt):
+        return ExpectedNumber(as_size(value))
     return TensorSpec.of(value) if isinstance(value, torch.Tensor) else None
 
 
 def _check_constant(expected: object, leaf: Leaf) -> None:
     if not is_same_constant(expected, leaf.value):
         raise other_constant(leaf.path, leaf.value, expected)
+
+
+def _check_number(leaf: Leaf) -> None:
+    if not isinstance(leaf.value, int) or isinstance(leaf.value, bool):
+        raise other_tensor(leaf.path, f"is {leaf.value!r}", "a whole number")
 
 
 def _check_tensor(expected: TensorSpec, leaf: Leaf) -> None:
@@ -178,12 +208,12 @@ def _check_tensor(expected: TensorSpec, leaf: Leaf) -> None:
     raise other_tensor(leaf.path, came, wanted)
 
 
-def _check_sizes(sizes: SymbolicSizes, tensors: Sequence[tuple[Leaf, TensorSpec]]) -> None:
-    binding, mismatches = bind_sizes([spec.shape for _, spec in tensors], [leaf.value.shape for leaf, _ in tensors])
+def _check_sizes(sizes: SymbolicSizes, sized: Sequence[_Sized]) -> None:
+    binding, mismatches = bind_sizes([each.expected for each in sized], [each.actual for each in sized])
     wrong = []
-    for tensor, dimension, size, came in mismatches:
-        leaf, spec = tensors[tensor]
-        wrong.append(f"{leaf.path}.shape[{dimension}] is {came}, but {_wanted_size(spec.shape[dimension], size)}")
+    for number, dimension, size, came in mismatches:
+        each = sized[number]
+        wrong.append(f"{each.place(dimension)} is {came}, but {_wanted_size(each.expected[dimension], size)}")
     for symbol, came in sizes.out_of_range(binding):
         wrong.append(f"{symbol.seen_at} is {came}, outside of {symbol.name} in {symbol.range}")
     for guard in [] if wrong else sizes.failing_guards(binding):

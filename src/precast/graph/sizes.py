@@ -7,6 +7,9 @@ import sympy
 
 from precast.graph.tensor_spec import Size
 
+LEAST_NUMBER = -(2**63)
+"""The least whole number that an argument can be; sizes begin at 0."""
+
 
 @dataclass(frozen=True)
 class SizeRange:
@@ -19,7 +22,8 @@ class SizeRange:
         return self.lower <= size and (self.upper is None or size <= self.upper)
 
     def __str__(self) -> str:
-        return f"{self.lower}..{'' if self.upper is None else self.upper}"
+        lower = "" if self.lower == LEAST_NUMBER else self.lower
+        return f"{lower}..{'' if self.upper is None else self.upper}"
 
 
 @dataclass(frozen=True)

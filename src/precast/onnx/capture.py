@@ -28,7 +28,7 @@ from precast.graph.program import Program
 from precast.onnx.adapters import bind, signature_of
 from precast.onnx.rules.registry import RuleTable
 from precast.onnx.translate import untranslatable
-from precast.trace.capture.dynamic_shapes import normalize_dynamic_shapes
+from precast.trace.capture.dynamic_shapes import TensorDims, normalize_dynamic_shapes
 from precast.trace.capture.symbolic import symbolic_trace
 
 _GRU = torch.ops.aten.gru.input
@@ -122,7 +122,7 @@ def capture_symbolic(
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     described = normalize_dynamic_shapes(model, args, kwargs, dynamic_shapes)
-    dims = tuple(tensor.dims for tensor in described if tensor is not None)
+    dims = tuple(tensor.dims for tensor in described if isinstance(tensor, TensorDims))
     traced = symbolic_trace(module, _concrete(model, args, kwargs))
     is_meta = any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers(), *tensors))
     inputs = [tensor.to("meta") for tensor in tensors] if is_meta else tensors

@@ -8,7 +8,7 @@ Tensor subclasses that wrap plain tensors (``__tensor_flatten__``), opened up an
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -20,7 +20,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from precast._torch_compat import named_source
-from precast.graph.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
+from precast.graph.sizes import LEAST_NUMBER, SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
 from precast.trace.eager.fake_mode import make_fake_mode
 from precast.trace.provenance import innermost_users_line
 
@@ -62,6 +62,17 @@ class FakeInputs:
         self._symbols[root] = SizeSymbol(expression, root, seen_at, size_range)
         self._hints[root] = hint
 
+    def number(self, root: str, example: int, size_range: SizeRange) -> int | torch.SymInt:
+        """A symbol for a whole number that is no size: it may be anything in its range, 0 and 1 like others."""
+        expression = self._shape_env.create_unspecified_symbol(example, named_source(root), DimDynamic.DYNAMIC)
+        lower = -int_oo if size_range.lower == LEAST_NUMBER else size_range.lower
+        upper = int_oo if size_range.upper is None else size_range.upper
+        self._shape_env.var_to_range[expression] = ValueRanges(lower, upper)
+        self._symbols[root] = SizeSymbol(expression, root, root, size_range)
+        self._hints[root] = example
+        made: int | torch.SymInt = self._shape_env.create_symintnode(expression, hint=example)
+        return made
+
     def fake(self, tensor: torch.Tensor, plan: Sequence[DimensionPlan] = ()) -> torch.Tensor:
         """A fake of ``tensor``, with the planned dimensions symbolic."""
         if not any(plan):
@@ -96,8 +107,16 @@ class FakeInputs:
             yield
 
     def sizes(self) -> SymbolicSizes:
-        """The symbols, and the guards that tracing has added up to now."""
-        return SymbolicSizes(tuple(self._symbols.values()), size_guards(self._shape_env))
+        """The symbols in the ranges that tracing has left them, and the guards that it has added up to now."""
+        symbols = [replace(each, range=self._narrowed(each)) for each in self._symbols.values()]
+        return SymbolicSizes(tuple(symbols), size_guards(self._shape_env))
+
+    def _narrowed(self, symbol: SizeSymbol) -> SizeRange:
+        """What is left of a range; sizes are traced as if they were 2 or more, which says nothing of 0 and 1."""
+        found, declared = self._shape_env.var_to_range[symbol.symbol], symbol.range
+        lower = int(found.lower) if isinstance(found.lower, sympy.Integer) else declared.lower
+        upper = int(found.upper) if isinstance(found.upper, sympy.Integer) else declared.upper
+        return SizeRange(lower if lower > 2 or declared.lower < 0 else declared.lower, upper)
 
     def specialized(self) -> dict[str, sympy.Expr]:
         """Free sizes that tracing pinned to a number or tied to another size, by root name."""

@@ -9,7 +9,7 @@ from precast.lazy_names import lazy_name
 
 # Public name → the module that defines it.
 _HOMES = {
-    "Dim": "precast.trace.capture.dynamic_shapes",
+    "Dim": "precast.trace.capture.dims",
     "capture": "precast.trace.capture.program",
     "symbolic_trace": "precast.trace.capture.symbolic",
 }
@@ -22,6 +22,6 @@ def __getattr__(name: str) -> object:
 
 
 if TYPE_CHECKING:
-    from precast.trace.capture.dynamic_shapes import Dim as Dim
+    from precast.trace.capture.dims import Dim as Dim
     from precast.trace.capture.program import capture as capture
     from precast.trace.capture.symbolic import symbolic_trace as symbolic_trace

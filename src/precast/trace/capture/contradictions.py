@@ -7,7 +7,7 @@ After:  one ``SymbolicShapeError`` that lists each contradiction with the user's
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import SymbolicShapeError
 from precast.graph.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes, holds
-from precast.trace.capture.dynamic_shapes import DerivedDim, Dim, DimHint, DimSpec, TensorDims
+from precast.trace.capture.dims import Dim, DimHint, DimSpec, root_of
+from precast.trace.capture.dynamic_shapes import LeafDims, NumberDim, TensorDims
 
 
 @dataclass(frozen=True)
@@ -29,22 +30,20 @@ class Correction:
     free: str | None = None
 
 
-def suggest(
-    tensors: Sequence[TensorDims | None], arguments: Mapping[str, object], corrections: Mapping[str, Correction]
-) -> str:
+def suggest(leaves: Sequence[LeafDims], arguments: Mapping[str, object], corrections: Mapping[str, Correction]) -> str:
     """The definitions of all Dims that are still needed, and ``dynamic_shapes`` by argument name."""
-    leaves = iter(tensors)
-    shapes = {name: _render(value, leaves, corrections) for name, value in arguments.items()}
+    remaining = iter(leaves)
+    shapes = {name: _render(value, remaining, corrections) for name, value in arguments.items()}
     entries = ", ".join(f"{name!r}: {text}" for name, text in shapes.items())
-    return "\n".join([*_definitions(tensors, corrections), f"dynamic_shapes = {{{entries}}}"])
+    return "\n".join([*_definitions(leaves, corrections), f"dynamic_shapes = {{{entries}}}"])
 
 
-def _definitions(tensors: Sequence[TensorDims | None], corrections: Mapping[str, Correction]) -> Iterator[str]:
+def _definitions(leaves: Sequence[LeafDims], corrections: Mapping[str, Correction]) -> Iterator[str]:
     roots = {
         root.name: root.range
-        for tensor in tensors
-        for spec in (tensor.dims if tensor is not None else ())
-        if (root := _root_of(spec)) is not None
+        for leaf in leaves
+        for _, spec, _ in (leaf.described() if leaf is not None else ())
+        if (root := root_of(spec)) is not None
     }
     for name, size_range in roots.items():
         correction = corrections.get(name, Correction())
@@ -54,20 +53,16 @@ def _definitions(tensors: Sequence[TensorDims | None], corrections: Mapping[str,
             yield _definition(correction.free, SizeRange())
 
 
-def _root_of(spec: DimSpec) -> Dim | None:
-    return spec.root if isinstance(spec, DerivedDim) else spec if isinstance(spec, Dim) else None
-
-
 def _definition(name: str, size_range: SizeRange) -> str:
     lower = f", min={size_range.lower}" if size_range.lower else ""
     upper = f", max={size_range.upper}" if size_range.upper is not None else ""
     return f'{name} = Dim("{name}"{lower}{upper})'
 
 
-def _render(value: object, leaves: Iterator[TensorDims | None], corrections: Mapping[str, Correction]) -> str:
+def _render(value: object, leaves: Iterator[LeafDims], corrections: Mapping[str, Correction]) -> str:
     children, tree = pytree.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
     if isinstance(value, torch.Tensor) or tree.is_leaf():
-        return _render_tensor(next(leaves), corrections)
+        return _render_leaf(next(leaves), corrections)
     keys: list[Any] = [key for (key,), _ in children]
     texts = [_render(child, leaves, corrections) for _, child in children]
     names = [getattr(key, "key", getattr(key, "name", None)) for key in keys]
@@ -76,31 +71,29 @@ def _render(value: object, leaves: Iterator[TensorDims | None], corrections: Map
     return f"[{', '.join(texts)}]"
 
 
-def _render_tensor(tensor: TensorDims | None, corrections: Mapping[str, Correction]) -> str:
-    if tensor is None:
-        return "None"
-    texts = {number: _render_dim(tensor, number, corrections) for number in range(len(tensor.dims))}
-    dims = ", ".join(f"{number}: {text}" for number, text in texts.items() if text is not None)
+def _render_leaf(leaf: LeafDims, corrections: Mapping[str, Correction]) -> str:
+    texts = [_render_dim(*each, corrections) for each in leaf.described()] if leaf is not None else []
+    if isinstance(leaf, NumberDim):
+        return texts[0] or "None"
+    dims = ", ".join(f"{number}: {text}" for number, text in enumerate(texts) if text is not None)
     return f"{{{dims}}}" if dims else "None"
 
 
-def _render_dim(tensor: TensorDims, number: int, corrections: Mapping[str, Correction]) -> str | None:
-    """The text for one dimension; nothing for one that stays as the example has it."""
-    spec = tensor.dims[number]
-    if spec is None or spec is DimHint.STATIC:
+def _render_dim(path: str, spec: DimSpec, size: int, corrections: Mapping[str, Correction]) -> str | None:
+    """The text for one size; nothing for one that stays as the example has it."""
+    if spec is None or (isinstance(spec, DimHint) and spec.is_static):
         return None
     if isinstance(spec, int):
         return str(spec)
     if isinstance(spec, DimHint):
-        correction = corrections.get(f"{tensor.path}.shape[{number}]")
-        return f"Dim.{spec.name}" if correction is None else "Dim.AUTO"
-    root = _root_of(spec)
+        return repr(spec) if (spec.name or path) not in corrections else "Dim.AUTO"
+    root = root_of(spec)
     assert root is not None, "what is neither a number nor a hint has a root"
     expression = corrections.get(root.name, Correction()).expression
     if expression is None:
         return repr(spec)
     if expression.isdigit() or expression == "Dim.AUTO":
-        return str(tensor.sizes[number]) if expression.isdigit() else expression
+        return str(size) if expression.isdigit() else expression
     return expression if isinstance(spec, Dim) else repr(spec).replace(root.name, f"({expression})")
 
 
@@ -119,18 +112,24 @@ class Contradiction:
 
 
 def check_no_contradictions(
-    tensors: Sequence[TensorDims | None],
+    leaves: Sequence[LeafDims],
     arguments: Mapping[str, object],
     sizes: SymbolicSizes,
     specialized: Mapping[str, sympy.Expr],
+    *,
+    allows_narrower: bool = False,
 ) -> None:
-    """Raise if a size that the user declared cannot vary as declared. ``Dim.AUTO`` may become anything."""
-    declared = _declared_roots([tensor for tensor in tensors if tensor is not None])
-    found = [
-        *_pinned(declared, sizes, specialized),
-        *_narrowed(declared, sizes, specialized),
-        *_related(declared, sizes, specialized),
-    ]
+    """Raise if a size that the user declared cannot vary as declared.
+
+    ``Dim.AUTO`` may become anything, and ``Dim.DYNAMIC`` anything but a constant. With ``allows_narrower``, what does
+    not hold for every size of a range is left for each call to check.
+    """
+    declared = _declared_roots([leaf for leaf in leaves if leaf is not None])
+    free = {root for root, size_range in declared.items() if size_range is None}
+    promised = {root: size_range for root, size_range in declared.items() if size_range is not None}
+    found = [*_pinned(promised, free, sizes, specialized)]
+    if not allows_narrower:
+        found += [*_narrowed(promised, sizes, specialized), *_related(promised, sizes, specialized)]
     if not found:
         return
     corrections = {contradiction.root: contradiction.correction for contradiction in found}
@@ -138,38 +137,40 @@ def check_no_contradictions(
         f"The program contradicts dynamic_shapes: {'; '.join(one.what for one in found)}.",
         at="; ".join(dict.fromkeys(one.at for one in found if one.at)) or None,
         why="a size that was declared dynamic must be free to take every value of its range",
-        fix=f"Change the lines above, or declare what holds:\n{suggest(tensors, arguments, corrections)}",
+        fix=f"Change the lines above, or declare what holds:\n{suggest(leaves, arguments, corrections)}",
     )
 
 
-def _declared_roots(tensors: Sequence[TensorDims]) -> dict[str, SizeRange]:
-    """The free sizes that the user insists on, by the name of their symbol."""
-    roots: dict[str, SizeRange] = {}
-    for tensor in tensors:
-        for number, spec in enumerate(tensor.dims):
-            if isinstance(spec, (Dim, DerivedDim)):
-                root = spec if isinstance(spec, Dim) else spec.root
-                roots[root.name] = root.range
-            elif spec is DimHint.DYNAMIC:
-                roots[f"{tensor.path}.shape[{number}]"] = SizeRange()
+def _declared_roots(leaves: Sequence[TensorDims | NumberDim]) -> dict[str, SizeRange | None]:
+    """The free sizes that the user insists on by the name of their symbol, with their range where it is promised."""
+    roots: dict[str, SizeRange | None] = {}
+    for path, spec, _ in (each for leaf in leaves for each in leaf.described()):
+        if (root := root_of(spec)) is not None:
+            roots[root.name] = root.range
+        elif isinstance(spec, DimHint) and spec.kind == "DYNAMIC":
+            roots[spec.name or path] = None
     return roots
 
 
 def _pinned(
-    declared: Mapping[str, SizeRange], sizes: SymbolicSizes, specialized: Mapping[str, sympy.Expr]
+    promised: Mapping[str, SizeRange],
+    free: Collection[str],
+    sizes: SymbolicSizes,
+    specialized: Mapping[str, sympy.Expr],
 ) -> Iterator[Contradiction]:
-    """Sizes that became a number, or follow from other declared sizes."""
+    """Sizes that became a number, or, where more was promised, follow from others of which more was."""
     names = {symbol.symbol: symbol.name for symbol in sizes.symbols}
     for symbol in sizes.symbols:
         now = specialized.get(symbol.name)
-        if symbol.name not in declared or now is None:
+        if now is None or not (symbol.name in promised or (symbol.name in free and now.is_number)):
             continue
-        if declared[symbol.name].lower == declared[symbol.name].upper == now:
+        size_range = promised.get(symbol.name, SizeRange())
+        if size_range.lower == size_range.upper == now:
             continue
-        roots = {names.get(free, str(free)) for free in now.free_symbols}
-        if not roots <= declared.keys():
+        roots = {names.get(each, str(each)) for each in now.free_symbols}
+        if not roots <= promised.keys():
             continue
-        text = str(now.xreplace({free: sympy.Symbol(name) for free, name in names.items()}))
+        text = str(now.xreplace({each: sympy.Symbol(name) for each, name in names.items()}))
         what = f"{symbol.name} must be {text}" if roots else f"{symbol.name} must be the constant {text}"
         yield Contradiction(what, _line_that_pinned(symbol, sizes), symbol.name, Correction(expression=text))
 
@@ -208,7 +209,7 @@ def _narrowed(
 def _candidates(size_range: SizeRange) -> list[int]:
     """Sizes of the range to try: all of the smaller ones, some large ones. 0 and 1 stand for every program alike."""
     lower = size_range.lower if size_range.upper is not None and size_range.upper < 2 else max(size_range.lower, 2)
-    ends = (lower + _SCANNED_SIZES, *_LARGE_SIZES, size_range.upper or 0)
+    ends = (lower + _SCANNED_SIZES, *_LARGE_SIZES, lower if size_range.upper is None else size_range.upper)
     return sorted({size for size in (*range(lower, lower + _SCANNED_SIZES), *ends) if size in size_range})
 
 

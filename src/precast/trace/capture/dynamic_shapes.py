@@ -1,113 +1,18 @@
-"""What users say about sizes: ``Dim``, relations between dims, and ``dynamic_shapes`` in all its spellings.
+"""What users say about the sizes and numbers of a call: ``dynamic_shapes`` in all its spellings.
 
-Before: ``{"x": {0: batch}}`` next to ``(args, kwargs)``. After: one plan per dimension of every tensor leaf.
+Before: ``{"x": {0: batch}}`` next to ``(args, kwargs)``. After: one spec per dimension of every tensor, and per number.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError, InputValueError
-from precast.graph.sizes import SizeRange
-
-
-class DimHint(Enum):
-    """What to do with a dimension that has no name: decide from the program, or keep the example's size."""
-
-    AUTO = "auto"
-    DYNAMIC = "dynamic"
-    STATIC = "static"
-
-
-@dataclass(frozen=True)
-class Dim:
-    """A size that may differ from call to call. The same ``Dim`` in two places means that the sizes are equal.
-
-    >>> batch = Dim("batch", min=1, max=64)
-    >>> 2 * batch + 1
-    2*batch + 1
-    """
-
-    name: str
-    min: int = 0
-    max: int | None = None
-
-    AUTO: ClassVar[DimHint] = DimHint.AUTO
-    DYNAMIC: ClassVar[DimHint] = DimHint.DYNAMIC
-    STATIC: ClassVar[DimHint] = DimHint.STATIC
-
-    def __post_init__(self) -> None:
-        if not self.name.isidentifier():
-            raise InputValueError(
-                f"{self.name!r} cannot name a dimension.",
-                why="the name appears in generated code and messages",
-                fix='Use a Python identifier, such as Dim("batch").',
-            )
-        if self.min < 0 or (self.max is not None and self.max < self.min):
-            raise InputValueError(
-                f"Dim {self.name!r} has the empty range {self.min}..{self.max}.",
-                why="min must be at least 0 and at most max",
-                fix="Give min <= max, or leave them out.",
-            )
-
-    @property
-    def range(self) -> SizeRange:
-        return SizeRange(self.min, self.max)
-
-    def __add__(self, offset: int) -> "DerivedDim":
-        return DerivedDim(self, 1, offset)
-
-    def __sub__(self, offset: int) -> "DerivedDim":
-        return DerivedDim(self, 1, -offset)
-
-    def __mul__(self, scale: int) -> "DerivedDim":
-        return DerivedDim(self, scale, 0)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True)
-class DerivedDim:
-    """A size that follows from another one: ``scale * root + offset``."""
-
-    root: Dim
-    scale: int
-    offset: int
-
-    def __post_init__(self) -> None:
-        if self.scale < 1:
-            raise InputValueError(
-                f"{self} cannot be a size.",
-                why="the scale of a derived dimension must be positive",
-                fix="Name the smaller dimension with Dim and derive the larger one from it.",
-            )
-
-    def __add__(self, offset: int) -> "DerivedDim":
-        return DerivedDim(self.root, self.scale, self.offset + offset)
-
-    def __sub__(self, offset: int) -> "DerivedDim":
-        return self + -offset
-
-    def __mul__(self, scale: int) -> "DerivedDim":
-        return DerivedDim(self.root, self.scale * scale, self.offset * scale)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __repr__(self) -> str:
-        scaled = self.root.name if self.scale == 1 else f"{self.scale}*{self.root.name}"
-        return scaled if self.offset == 0 else f"{scaled} {'-' if self.offset < 0 else '+'} {abs(self.offset)}"
-
-
-DimSpec = Dim | DerivedDim | DimHint | int | None
-"""What a user may write for one dimension; an int or ``None`` keeps it static."""
+from precast.trace.capture.dims import DerivedDim, Dim, DimHint, DimSpec, as_dim_spec, root_of
 
 
 @dataclass(frozen=True)
@@ -118,11 +23,37 @@ class TensorDims:
     dims: tuple[DimSpec, ...]
     sizes: tuple[int, ...]
 
+    def described(self) -> Iterator[tuple[str, DimSpec, int]]:
+        """Each size: where it is, what was said of it, what it is in the example."""
+        for number, (spec, size) in enumerate(zip(self.dims, self.sizes, strict=True)):
+            yield f"{self.path}.shape[{number}]", spec, size
+
+
+@dataclass(frozen=True)
+class NumberDim:
+    """What was said of a whole number among the arguments, and where it is."""
+
+    path: str
+    spec: DimSpec
+    value: int
+
+    def described(self) -> Iterator[tuple[str, DimSpec, int]]:
+        yield self.path, self.spec, self.value
+
+
+LeafDims = TensorDims | NumberDim | None
+"""What was said of one leaf of a call; ``None`` where nothing can be."""
+
 
 def normalize_dynamic_shapes(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any
-) -> list[TensorDims | None]:
-    """One entry per leaf of ``(args, kwargs)``, in flattening order: dims for tensors, ``None`` for other leaves."""
+) -> list[LeafDims]:
+    """One entry per leaf of ``(args, kwargs)``, in flattening order.
+
+    ``dynamic_shapes`` may also be an object that makes such a description for a call, as ``ShapesCollection`` does.
+    """
+    if callable(described := getattr(dynamic_shapes, "dynamic_shapes", None)):
+        dynamic_shapes = described(function, tuple(args), dict(kwargs))
     positional, keywords = _by_position(function, args, kwargs, dynamic_shapes)
     leaves = [
         entry
@@ -135,28 +66,35 @@ def normalize_dynamic_shapes(
     return leaves
 
 
-def _check_agreement(tensors: Sequence[TensorDims]) -> None:
+def _check_agreement(leaves: Sequence[TensorDims | NumberDim]) -> None:
     """A name stands for one range and, in the example, for one size."""
-    seen: dict[str, tuple[Dim, int, str]] = {}
-    for tensor in tensors:
-        for number, (spec, size) in enumerate(zip(tensor.dims, tensor.sizes, strict=True)):
-            if not isinstance(spec, (Dim, DerivedDim)):
-                continue
-            path = f"{tensor.path}.shape[{number}]"
-            root, root_size = root_example(spec, size, path)
-            first, first_size, first_path = seen.setdefault(root.name, (root, root_size, path))
-            if first != root:
-                raise InputValueError(
-                    f"Two Dims are called {root.name!r}, with the ranges {first.range} and {root.range}.",
-                    why="the same name means the same size",
-                    fix="Make one Dim and use it in both places, or give them two names.",
-                )
-            if first_size != root_size:
-                raise InputValueError(
-                    f"In the example {root.name} is {first_size} at {first_path} and {root_size} at {path}.",
-                    why="the same Dim in two places means that the sizes are equal",
-                    fix="Give an example whose sizes obey that, or use two Dims.",
-                )
+    seen: dict[str, tuple[Dim | DimHint, int, str]] = {}
+    for path, spec, size in (each for leaf in leaves for each in leaf.described()):
+        if (named := _named(spec, size, path)) is None:
+            continue
+        name, root, root_size = named
+        first, first_size, first_path = seen.setdefault(name, (root, root_size, path))
+        if first != root:
+            raise InputValueError(
+                f"Two Dims are called {name!r}, with the ranges {first.range} and {root.range}.",
+                why="the same name means the same size",
+                fix="Make one Dim and use it in both places, or give them two names.",
+            )
+        if first_size != root_size:
+            raise InputValueError(
+                f"In the example {name} is {first_size} at {first_path} and {root_size} at {path}.",
+                why="the same Dim in two places means that the sizes are equal",
+                fix="Give an example whose sizes obey that, or use two Dims.",
+            )
+
+
+def _named(spec: DimSpec, size: int, path: str) -> tuple[str, Dim | DimHint, int] | None:
+    if isinstance(spec, DimHint):
+        return None if spec.name is None else (spec.name, spec, size)
+    if isinstance(spec, (Dim, DerivedDim)):
+        root, root_size = root_example(spec, size, path)
+        return root.name, root, root_size
+    return None
 
 
 def _by_position(
@@ -165,6 +103,8 @@ def _by_position(
     """Split the user's spec into one for each positional argument and one for each keyword."""
     if dynamic_shapes is None:
         return [None] * len(args), {}
+    if isinstance(dynamic_shapes, (tuple, list)) and (by_name := _by_name(function, args, kwargs, dynamic_shapes)):
+        dynamic_shapes = by_name
     if isinstance(dynamic_shapes, (tuple, list)):
         if len(dynamic_shapes) != len(args) + len(kwargs):
             raise InputValueError(
@@ -188,8 +128,8 @@ def _by_position(
         # The elements of *args are described together, under its name.
         positional += list(spec or [None] * names.count(name)) if name == variadic else [spec]
     keywords = {name: remaining.pop(name) for name in list(remaining) if name in kwargs}
-    for name in [name for name in remaining if isinstance(remaining[name], Mapping) and name == "kwargs"]:
-        keywords |= remaining.pop(name)
+    if (rest := _variadic_name(function, inspect.Parameter.VAR_KEYWORD)) in remaining:
+        keywords |= remaining.pop(rest) or {}
     if remaining:
         raise InputValueError(
             f"dynamic_shapes names {', '.join(map(repr, remaining))}, which is no argument of this call.",
@@ -197,6 +137,28 @@ def _by_position(
             fix="Use these names, or a tuple with one entry per argument.",
         )
     return positional, keywords
+
+
+def _by_name(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Sequence[Any]
+) -> dict[str, Any] | None:
+    """The entries by the names of the function's own parameters, if there is one entry for each that is given."""
+    target = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        given = inspect.signature(target).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return None
+    described = dict(zip(given, shapes, strict=False))
+    rest = _variadic_name(function) or ""
+    # Where *args takes one argument, the entry may describe that argument, or be a sequence of its description.
+    is_one = rest in described and len(given[rest]) == 1 and described[rest] is not None
+    is_flat = is_one and not _is_one_description(described[rest])
+    return described if len(given) == len(shapes) and not is_flat else None
+
+
+def _is_one_description(spec: Any) -> bool:
+    is_sequence = isinstance(spec, (tuple, list)) and len(spec) == 1
+    return is_sequence and isinstance(spec[0], (tuple, list, Mapping, type(None)))
 
 
 def positional_names(function: Callable[..., Any], count: int) -> list[str]:
@@ -208,9 +170,9 @@ def positional_names(function: Callable[..., Any], count: int) -> list[str]:
     return named + [_variadic_name(function) or "arg"] * (count - len(named))
 
 
-def _variadic_name(function: Callable[..., Any]) -> str | None:
-    """What the function calls its ``*args``, if it has any."""
-    return next((p.name for p in _parameters(function) or () if p.kind is p.VAR_POSITIONAL), None)
+def _variadic_name(function: Callable[..., Any], kind: Any = inspect.Parameter.VAR_POSITIONAL) -> str | None:
+    """What the function calls its ``*args`` (or ``**kwargs``), if it has any."""
+    return next((p.name for p in _parameters(function) or () if p.kind is kind), None)
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
@@ -231,7 +193,7 @@ def named_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: M
     return named | dict(kwargs)
 
 
-def _walk(value: Any, spec: Any, path: str) -> Iterator[TensorDims | None]:
+def _walk(value: Any, spec: Any, path: str) -> Iterator[LeafDims]:
     children, tree = pytree.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
     if isinstance(value, torch.Tensor):
         yield TensorDims(path, _tensor_dims(value, spec, path), tuple(value.shape))
@@ -239,11 +201,15 @@ def _walk(value: Any, spec: Any, path: str) -> Iterator[TensorDims | None]:
         entries: list[Any] = [key for (key,), _ in children]
         for entry, (_, child), child_spec in zip(entries, children, _child_specs(entries, spec, path), strict=True):
             yield from _walk(child, child_spec, f"{path}{entry}")
+    elif isinstance(value, int) and not isinstance(value, bool):
+        spec = as_dim_spec(spec, path)
+        _check_dim(spec, value, path)
+        yield NumberDim(path, spec, value)
     else:
-        if spec is not None:
+        if spec is not None and not (isinstance(spec, DimHint) and spec.is_static):
             raise InputValueError(
-                f"dynamic_shapes describes {path}, which is {value!r} and no tensor.",
-                why="only tensors have sizes",
+                f"dynamic_shapes describes {path}, which is {value!r} and neither a tensor nor a whole number.",
+                why="only tensors have sizes, and only whole numbers can be free",
                 fix="Put None there.",
             )
         yield None
@@ -276,42 +242,40 @@ def _tensor_dims(tensor: torch.Tensor, spec: Any, path: str) -> tuple[DimSpec, .
                 fix="Use dimension numbers of the tensor.",
             )
         by_dimension = {dim % tensor.dim(): value for dim, value in spec.items()}
-        dims = tuple(by_dimension.get(dim) for dim in range(tensor.dim()))
+        written = [by_dimension.get(dim) for dim in range(tensor.dim())]
     elif isinstance(spec, (tuple, list)) and len(spec) == tensor.dim():
-        dims = tuple(spec)
+        written = list(spec)
     else:
         raise InputValueError(
             f"dynamic_shapes for {path} is {spec!r}.",
             why=f"a tensor with {tensor.dim()} dimensions needs a dict from dimension to Dim, or one entry for each",
             fix='Write for example {0: Dim("batch")}.',
         )
+    dims = tuple(as_dim_spec(each, f"{path}.shape[{dim}]") for dim, each in enumerate(written))
     for dim, (value, size) in enumerate(zip(dims, tensor.shape, strict=True)):
         _check_dim(value, size, f"{path}.shape[{dim}]")
     return dims
 
 
-def _check_dim(spec: Any, size: int, path: str) -> None:
-    if isinstance(spec, bool) or not isinstance(spec, (Dim, DerivedDim, DimHint, int, type(None))):
-        raise InputTypeError(
-            f"dynamic_shapes says {spec!r} for {path}.",
-            why="a dimension is described by a Dim, Dim.AUTO, Dim.DYNAMIC, Dim.STATIC, an int or None",
-            fix='Write for example Dim("batch").',
-        )
+def _check_dim(spec: DimSpec, size: int, path: str) -> None:
     if isinstance(spec, int) and spec != size:
         raise InputValueError(
             f"dynamic_shapes says {spec} for {path}, but the example has {size}.",
             why="a number keeps the dimension static at that size",
             fix="Give an example of that size, or a Dim.",
         )
-    root_size = _root_size(spec, size, path)
-    if isinstance(spec, (Dim, DerivedDim)):
-        root = spec if isinstance(spec, Dim) else spec.root
-        if root_size not in root.range:
-            raise InputValueError(
-                f"The example has size {size} at {path}, outside of {spec!r}.",
-                why=f"{root.name} was declared with the range {root.range}",
-                fix="Widen the Dim, or give an example inside its range.",
-            )
+    if (named := _named(spec, size, path)) is not None:
+        name, root, root_size = named
+    elif isinstance(spec, DimHint) and (spec.min, spec.max) != (None, None):
+        name, root, root_size = path, spec, size
+    else:
+        return
+    if root_size not in root.range:
+        raise InputValueError(
+            f"The example has size {size} at {path}, outside of {spec!r}.",
+            why=f"{name} was declared with the range {root.range}",
+            fix="Widen the Dim, or give an example inside its range.",
+        )
 
 
 def _root_size(spec: Any, size: int, path: str) -> int:
@@ -330,4 +294,6 @@ def _root_size(spec: Any, size: int, path: str) -> int:
 
 def root_example(spec: Dim | DerivedDim, size: int, path: str) -> tuple[Dim, int]:
     """The root dimension of a spec, and its size in the example."""
-    return (spec if isinstance(spec, Dim) else spec.root), _root_size(spec, size, path)
+    root = root_of(spec)
+    assert root is not None, "dims have roots"
+    return root, _root_size(spec, size, path)

@@ -74,7 +74,8 @@ def _beginning_where_same(
 
 
 def _beginning_at(symbol: SizeSymbol, begins: Callable[[SizeSymbol], int], examples: Binding) -> SizeSymbol:
-    if symbol.range.lower > _SPECIAL[0] or examples.get(symbol.symbol, 0) <= _SPECIAL[0]:
+    is_size = symbol.range.lower >= 0
+    if not is_size or symbol.range.lower > _SPECIAL[0] or examples.get(symbol.symbol, 0) <= _SPECIAL[0]:
         return symbol
     lower = max(symbol.range.lower, begins(symbol))
     return replace(symbol, range=SizeRange(lower, symbol.range.upper))

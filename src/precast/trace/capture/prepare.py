@@ -15,15 +15,15 @@ from precast.errors import CaptureError, InputTypeError, StateMutationError
 from precast.graph.boundary import NO_GRADIENTS, GradientInputs
 from precast.graph.opened_objects import PLAIN_TYPES, opened
 from precast.graph.signature import InputKind
+from precast.graph.sizes import LEAST_NUMBER, SizeRange
 from precast.trace.backward_runs import BackwardRuns, GradientSearch, gradient_inputs, noting_backwards
 from precast.trace.cached_functions import forgotten_results
 from precast.trace.capture.argument_containers import ArgumentContainer, WatchedContainers
 from precast.trace.capture.call import FlatCall, as_identifier, check_tensors, flatten_call
+from precast.trace.capture.dims import DerivedDim, Dim, DimHint, DimSpec
 from precast.trace.capture.dynamic_shapes import (
-    DerivedDim,
-    Dim,
-    DimHint,
-    DimSpec,
+    LeafDims,
+    NumberDim,
     TensorDims,
     normalize_dynamic_shapes,
     root_example,
@@ -308,25 +308,27 @@ def _fake_of_roots(fakes: FakeInputs, number: int, leaf: Any, roots: Mapping[tup
     return fakes.fake(leaf, plan)
 
 
-def _fake_leaf(fakes: FakeInputs, leaf: Any, dims: TensorDims | None) -> Any:
+def _fake_leaf(fakes: FakeInputs, leaf: Any, dims: LeafDims) -> Any:
+    if isinstance(dims, NumberDim):
+        if isinstance(dims.spec, DimHint) and dims.spec.name is None and not dims.spec.is_static:
+            bounds = (dims.spec.min, dims.spec.max)
+            return fakes.number(dims.path, leaf, SizeRange(LEAST_NUMBER if bounds[0] is None else bounds[0], bounds[1]))
+        return fakes.size(_plan(fakes, dims.spec, leaf, dims.path), leaf)
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    assert dims is not None, "every tensor leaf has an entry"
-    plan = [
-        _plan(fakes, spec, size, f"{dims.path}.shape[{i}]")
-        for i, (spec, size) in enumerate(zip(dims.dims, leaf.shape, strict=True))
-    ]
-    return fakes.fake(leaf, plan)
+    assert isinstance(dims, TensorDims), "every tensor leaf has an entry"
+    return fakes.fake(leaf, [_plan(fakes, spec, size, path) for path, spec, size in dims.described()])
 
 
 def _plan(fakes: FakeInputs, spec: DimSpec, size: int, path: str) -> DimensionPlan:
-    if isinstance(spec, DimHint) and spec is not DimHint.STATIC:
-        fakes.declare(path, example=size, seen_at=path)
-        return DynamicSize(path)
+    if isinstance(spec, DimHint) and not spec.is_static:
+        root = spec.name or path
+        fakes.declare(root, example=size, seen_at=path, size_range=spec.range)
+        return DynamicSize(root)
     if isinstance(spec, (Dim, DerivedDim)):
-        root, example = root_example(spec, size, path)
-        fakes.declare(root.name, example=example, seen_at=path, size_range=root.range)
-        return DynamicSize(root.name) if isinstance(spec, Dim) else DynamicSize(root.name, spec.scale, spec.offset)
+        dim, example = root_example(spec, size, path)
+        fakes.declare(dim.name, example=example, seen_at=path, size_range=dim.range)
+        return DynamicSize(dim.name) if isinstance(spec, Dim) else DynamicSize(dim.name, spec.scale, spec.offset)
     return None
 
 

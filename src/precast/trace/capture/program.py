@@ -14,12 +14,14 @@ from torch import fx
 from precast.graph.nodes import set_value
 from precast.graph.program import Program
 from precast.graph.signature import (
+    ArgumentSpec,
     ConstantArgument,
     InputKind,
     InputSpec,
     OutputKind,
     OutputSpec,
     Signature,
+    SymIntArgument,
     TensorArgument,
 )
 from precast.graph.verifier import verify
@@ -74,6 +76,7 @@ def capture(
     dynamic_shapes: Any = None,
     decompositions: Decompositions | None = None,
     pre_dispatch: bool = False,
+    allows_narrower_sizes: bool = False,
 ) -> Program:
     """Record what ``function(*args, **kwargs)`` does, as a flat graph of ATen ops over lifted state.
 
@@ -105,6 +108,7 @@ def capture(
                 named_arguments(function, args, kwargs or {}),
                 call.fakes.sizes(),
                 call.fakes.specialized(),
+                allows_narrower=allows_narrower_sizes,
             )
             program = program.replace(sizes=with_least_sizes(program.sizes, function, call, module))
     verify(program, after="capture")
@@ -146,13 +150,17 @@ def _state_specs(call: PreparedCall, names: Sequence[str]) -> list[InputSpec]:
 
 
 def _user_specs(call: PreparedCall, names: Sequence[str]) -> list[InputSpec]:
+    leaves = call.fake_inputs[len(call.state) :][: len(call.call.leaves)]
     return [
-        InputSpec(
-            InputKind.USER_INPUT,
-            TensorArgument(name) if isinstance(leaf, torch.Tensor) else ConstantArgument(name, leaf),
-        )
-        for name, leaf in zip(names[len(call.state) :], call.call.leaves, strict=True)
+        InputSpec(InputKind.USER_INPUT, _user_argument(name, leaf))
+        for name, leaf in zip(names[len(call.state) :], leaves, strict=True)
     ]
+
+
+def _user_argument(name: str, leaf: object) -> ArgumentSpec:
+    if isinstance(leaf, torch.SymInt):
+        return SymIntArgument(name)
+    return TensorArgument(name) if isinstance(leaf, torch.Tensor) else ConstantArgument(name, leaf)
 
 
 def _without_unused_constants(graph: fx.Graph, specs: list[InputSpec]) -> list[InputSpec]:
