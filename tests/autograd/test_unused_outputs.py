@@ -148,3 +148,15 @@ def test_a_start_without_a_trace_knows_it_too(tmp_path):
         for used in ([0], [1], [0, 1]):
             torch.testing.assert_close(gradients(compiled, used), gradients(two_slopes, used), equal_nan=True)
     assert (compiler.restored, compiler.compiled) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "program", [lambda x: (x // 2, x * 3), lambda x: ((y := x.exp()).sin(), y.mul_(2), x * 3)[::2]]
+)
+def test_a_result_that_autograd_refuses_is_refused_with_a_way_out(program):
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(precast.errors.CaptureError, match=r"detach\(\)"):
+        precast.compile(program, backend="nop", fullgraph=True)(x)
+    with pytest.warns(precast.GraphBreakWarning):
+        precast.compile(program, backend="nop")(x)[1].sum().backward()
+    assert torch.equal(x.grad, torch.full((2,), 3.0))

@@ -427,4 +427,26 @@ FOUND: dict[str, Program] = {
         ("v1",),
         other_size=6,
     ),
+    # The loop interpreter read elements for a loop that has no iterations.
+    "roll_of_nothing_along_a_size_that_changes": Program(
+        (Leaf("x0", "input", (2, 2), grows=True),),
+        (
+            Step(("v0",), "*", (Name("x0"), 2)),
+            Step(("v1",), "[]", (Name("v0"), slice(2, 1, 3))),
+            Step(("v2",), ".roll", (Name("v1"), 2, 0)),
+        ),
+        ("v0", "v2"),
+        other_size=6,
+    ),
+    # The weight's backward is given sizes as their minimum alone.
+    "sizes_of_which_only_the_smaller_is_seen": Program(
+        (Leaf("x0", "input", (2, 2, 2), dtype="float64", grows=True), Leaf("w0", "parameter", (1, 1), dtype="float64")),
+        (
+            Step(("v0",), ".diagonal", (Name("x0"), 0, 0, -1)),
+            Step(("v1",), ".unsqueeze", (Name("v0"), -1)),
+            Step(("v2",), "F.linear", (Name("v1"), Name("self.w0"), None)),
+        ),
+        ("v2",),
+        other_size=7,
+    ),
 }

@@ -16,6 +16,11 @@ After, with the mean and the spread saved::
 
     norm = _native_batch_norm_legit_functional(x, weight, bias, …)
     y    = (x - norm[1]) * norm[2] * weight + bias
+
+Show every size of an input as a number, so that a backward whose own inputs hide it can be handed it.
+
+Before: ``primals_1: f32[s0, s1]``, and the backward is given ``f32[Min(s0, s1)]`` alone
+After:  ``sym_size = sym_size(primals_1, 0)`` and another one for ``s1``, saved where they are needed
 """
 
 from __future__ import annotations
@@ -60,6 +65,28 @@ def keep_statistics(module: fx.GraphModule) -> fx.GraphModule:
     for node in list(graph.nodes):
         if _is_trained(node):
             _take_apart(graph, node)
+    return fx.GraphModule(module, graph)
+
+
+def show_sizes(module: fx.GraphModule) -> fx.GraphModule:
+    """A copy of a joint graph in which each size of a primal is a node; the graph itself if it is so already."""
+    shown = {str(node.meta["val"]) for node in module.graph.nodes if isinstance(node.meta.get("val"), torch.SymInt)}
+    hidden: dict[str, tuple[str, int]] = {}
+    for node in placeholders_of(module.graph):
+        value = value_of(node) if has_value(node) else None
+        sizes: Sequence[object] = value.shape if isinstance(value, torch.Tensor) else ()
+        for dimension, size in enumerate(sizes):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_symbol and str(size) not in shown:
+                hidden.setdefault(str(size), (node.name, dimension))
+    if not hidden:
+        return module
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    placeholders = {node.name: node for node in placeholders_of(graph)}
+    with graph.inserting_after(list(placeholders.values())[-1]):
+        for name, dimension in hidden.values():
+            number = graph.call_function(_aten.sym_size.int, (placeholders[name], dimension))
+            set_value(number, tensor_of(placeholders[name]).shape[dimension])
     return fx.GraphModule(module, graph)
 
 
@@ -134,7 +161,7 @@ def native_partition(
     from precast.partition import min_cut_rematerialization_partition
 
     forward, backward = min_cut_rematerialization_partition(
-        keep_statistics(joint_module), joint_inputs, num_fwd_outputs=num_fwd_outputs, **others
+        show_sizes(keep_statistics(joint_module)), joint_inputs, num_fwd_outputs=num_fwd_outputs, **others
     )
     if target_for(devices_of(joint_module.graph)).likes_channels_last:
         lay_out_saved_images(forward, backward, num_fwd_outputs=num_fwd_outputs)

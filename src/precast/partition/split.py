@@ -47,7 +47,9 @@ def hidden_sizes(joint: JointGraph, given: Collection[fx.Node], computed: Iterab
     if not hidden:
         return []
     found: dict[str, fx.Node] = {}
-    for node in joint.in_order(joint.forward):
+    # Sizes of primals count also where nothing in the forward needs them as numbers.
+    primals = set(joint.primals)
+    for node in (each for each in joint.order if each in joint.forward or primals.issuperset(each.all_input_nodes)):
         symbols = _symbols(node) if is_symbolic(node) else set()
         if len(symbols) == 1 and symbols <= hidden and str(node.meta["val"]) in symbols:
             found.setdefault(symbols.pop(), node)

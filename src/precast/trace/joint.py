@@ -7,11 +7,14 @@ the gradients. The autograd engine itself computes the gradients while the funct
 ``autograd.Function`` classes, hooks and in-place updates mean exactly what they mean in eager.
 """
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.autograd.graph import _engine_run_backward
 
 from precast.errors import CaptureError
 from precast.graph.boundary import BoundaryFacts, InputFacts
@@ -113,7 +116,7 @@ def _gradients(
     wanted = [i for i, fact in enumerate(facts.inputs) if fact.requires_grad]
     sources = [result for result, has_tangent in zip(results, facts.tangents, strict=True) if has_tangent]
     # Eager runs the backward outside of the forward's autocast block.
-    with torch._C._DisableAutocast():
+    with torch._C._DisableAutocast(), _explained_refusal():
         found = torch.autograd.grad(
             sources, [primals[i] for i in wanted], tangents, allow_unused=True, create_graph=create_graph
         )
@@ -127,6 +130,23 @@ def _gradients(
             )
         gradients[i] = gradient
     return gradients
+
+
+@contextmanager
+def _explained_refusal() -> Iterator[None]:
+    """What the autograd engine itself refuses, it refuses in eager too, but only once that result is in a loss."""
+    try:
+        yield
+    except RuntimeError as error:
+        *_, raising = traceback.walk_tb(error.__traceback__)
+        if raising[0].f_code is not _engine_run_backward.__code__:
+            raise
+        raise CaptureError(
+            "Autograd refuses the gradient of a result.",
+            why=str(error),
+            fix="Return what is in no loss as result.detach(). Without fullgraph=True, precast.compile runs such a "
+            "module in Python.",
+        ) from error
 
 
 def tangents_for(facts: BoundaryFacts) -> list[torch.Tensor]:

@@ -235,13 +235,15 @@ class _Run:
                     self.store(statement, active)
                 case Accumulate(accumulator, value):
                     reduced = active[declared[accumulator] :]
-                    self.results[accumulator] = self.reduce(accumulator, self.value(value), reduced, active)
+                    self.results[accumulator] = self.reduce(accumulator, self.values_in(value, active), reduced)
 
     def store(self, store: Store, active: tuple[Variable, ...]) -> None:
+        if self.never_runs(active):
+            return
         offsets = self.spread(self.positions(store.buffer.offset(store.indices)), active).flatten()
-        values = self.spread(self.value(store.value), active).flatten()
+        values = self.values_in(store.value, active).flatten()
         if store.guard is not None:
-            is_written = self.spread(self.value(store.guard), active).flatten()
+            is_written = self.values_in(store.guard, active).flatten()
             offsets, values = offsets[is_written], values[is_written]
         target = self.storage(store.buffer)
         if store.combine is None:
@@ -253,10 +255,16 @@ class _Run:
         """Give `values` its full extent along the axes of `active`."""
         return values.broadcast_to(torch.broadcast_shapes(values.shape, *(self.grid[each].shape for each in active)))
 
-    def reduce(
-        self, accumulator: Accumulator, values: torch.Tensor, over: tuple[Variable, ...], active: tuple[Variable, ...]
-    ) -> torch.Tensor:
-        values = self.spread(values, active)
+    def never_runs(self, active: tuple[Variable, ...]) -> bool:
+        return not all(self.grid[each].numel() for each in active)
+
+    def values_in(self, scalar: Scalar, active: tuple[Variable, ...]) -> torch.Tensor:
+        """A value for every iteration; where there is none, nothing is loaded, also not what no variable moves."""
+        if self.never_runs(active):
+            return self.spread(torch.empty((), dtype=TORCH_DTYPES[scalar.dtype]), active)
+        return self.spread(self.value(scalar), active)
+
+    def reduce(self, accumulator: Accumulator, values: torch.Tensor, over: tuple[Variable, ...]) -> torch.Tensor:
         axes = [list(self.grid).index(variable) for variable in over]
         kept = [axis for axis in range(values.ndim) if axis not in axes]
         count = math.prod(values.shape[axis] for axis in axes)
