@@ -36,7 +36,7 @@ def export_with_precast(model: torch.nn.Module, inputs: dict[str, torch.Tensor],
     sizes = {0: Dim("batch", max=64), 1: Dim("length", max=512)}
     # The other exporter does not verify either.
     options = {"dynamic_shapes": dict.fromkeys(inputs, sizes), "opset": opset, "external_data": True, "verify": False}
-    precast_onnx.export(model, (), inputs, path, **options)
+    precast_onnx.export(model, (), path, kwargs=inputs, **options)
 
 
 def export_with_torch(model: torch.nn.Module, inputs: dict[str, torch.Tensor], path: Path, opset: int) -> None:

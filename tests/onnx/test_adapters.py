@@ -85,12 +85,16 @@ class Pair(nn.Module):
 
 @pytest.fixture(scope="module")
 def program():
-    return export(Pair(), ({"a": torch.ones(2), "b": torch.zeros(2)},), {"extra": torch.ones(2)})
+    return export(Pair(), ({"a": torch.ones(2), "b": torch.zeros(2)},), kwargs={"extra": torch.ones(2)})
 
 
 def test_calls_may_spell_arguments_as_the_signature_allows(program):
     x, extra = {"b": torch.zeros(2), "a": torch.full((2,), 5.0)}, torch.ones(2)
-    for result in (program(x, True, extra=extra), program(extra=extra, x=x), program(x, flag=True, extra=extra)):
+    for result in (
+        program.call_as_model(x, True, extra=extra),
+        program.call_as_model(extra=extra, x=x),
+        program.call_as_model(x, flag=True, extra=extra),
+    ):
         assert result.tolist() == [4, 4]
 
 
@@ -111,7 +115,7 @@ def test_state_can_be_lifted_behind_the_inputs(program):
 
 def test_wrong_sizes_are_refused(program):
     with pytest.raises(InputValueError, match=r"extra\.shape"):
-        program({"a": torch.ones(2), "b": torch.ones(2)}, extra=torch.ones(3))
+        program.call_as_model({"a": torch.ones(2), "b": torch.ones(2)}, extra=torch.ones(3))
 
 
 def test_outputs_lose_and_regain_their_constants():

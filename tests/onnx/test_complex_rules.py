@@ -44,13 +44,13 @@ def fourier_layer(x, weight):
     ],
 )
 def test_numbers(function, call):
-    torch.testing.assert_close(export(function, call)(*call), function(*call), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(export(function, call).call_as_model(*call), function(*call), rtol=1e-3, atol=1e-4)
 
 
 def test_spectra_of_any_batch():
     program = export(spectrogram, (SIGNAL,), dynamic_shapes=({0: Dim("batch", min=1)},))
     x = torch.randn(5, 400)
-    torch.testing.assert_close(program(x), spectrogram(x), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(program.call_as_model(x), spectrogram(x), rtol=1e-3, atol=1e-3)
 
 
 def complex_of(x):
@@ -82,18 +82,20 @@ def test_real_and_complex_numbers_mix(function):
         return torch.view_as_real(function(x, y).contiguous())
 
     call = torch.randn(3, 4), torch.rand(3, 4) + 0.5
-    torch.testing.assert_close(export(run, call)(*call), run(*call))
+    torch.testing.assert_close(export(run, call).call_as_model(*call), run(*call))
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex")
 def test_a_cast_to_real_drops_the_imaginary_part():
     x = torch.randn(4)
-    torch.testing.assert_close(export(lambda x: complex_of(x).to(torch.float32), (x,))(x), x)
+    torch.testing.assert_close(export(lambda x: complex_of(x).to(torch.float32), (x,)).call_as_model(x), x)
 
 
 def test_infinity_has_no_imaginary_part():
     x = torch.tensor([torch.inf])
-    assert export(lambda x: torch.view_as_real(x.to(torch.complex64)), (x,))(x).tolist() == [[torch.inf, 0]]
+    assert export(lambda x: torch.view_as_real(x.to(torch.complex64)), (x,)).call_as_model(x).tolist() == [
+        [torch.inf, 0]
+    ]
 
 
 class FourierLayer(nn.Module):
@@ -112,4 +114,4 @@ def test_complex_weights_are_pairs_in_the_file():
     assert list(export(model, (MAP,), optimize=False).model.graph.initializers["weight"].shape) == [3, 4, 8, 5, 2]
     program = export(model, (MAP,), dynamic_shapes=({0: Dim("batch", min=1)},))
     x = torch.randn(5, 3, 8, 8)
-    torch.testing.assert_close(program(x), model(x).detach(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(program.call_as_model(x), model(x).detach(), rtol=1e-3, atol=1e-4)

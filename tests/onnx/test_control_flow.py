@@ -62,19 +62,19 @@ def test_operator_and_numbers(model: nn.Module, operator: str, call: tuple[torch
 @pytest.mark.parametrize("value", [-1.0, 0.5, 3.0])
 def test_branches_are_chosen_at_run_time(value: float):
     x = torch.full((3,), value)
-    torch.testing.assert_close(export(Nested(), (torch.ones(3),))(x), Nested()(x))
+    torch.testing.assert_close(export(Nested(), (torch.ones(3),)).call_as_model(x), Nested()(x))
 
 
 @pytest.mark.parametrize("start", [0, 3, 9])
 def test_loops_run_as_often_as_they_must(start: int):
     call = torch.tensor(start), torch.ones(2)
-    torch.testing.assert_close(export(Loop(), (torch.tensor(0), torch.ones(2)))(*call), Loop()(*call))
+    torch.testing.assert_close(export(Loop(), (torch.tensor(0), torch.ones(2))).call_as_model(*call), Loop()(*call))
 
 
 def test_scans_take_any_length():
     program = export(Running(), (torch.randn(4, 3),), dynamic_shapes=({0: Dim("steps", min=2)},))
     x = torch.randn(9, 3)
-    torch.testing.assert_close(program(x), Running()(x))
+    torch.testing.assert_close(program.call_as_model(x), Running()(x))
 
 
 def test_operators_inside_are_reported():

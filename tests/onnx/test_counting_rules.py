@@ -24,12 +24,14 @@ def test_any_length(function):
     program = export(function, (torch.randn(8),), dynamic_shapes=({0: Dim("n", min=2)},))
     for count in (8, 21):
         x = torch.randn(count)
-        torch.testing.assert_close(program(x), function(x))
+        torch.testing.assert_close(program.call_as_model(x), function(x))
 
 
 def test_values_that_are_no_numbers_are_left_out_of_the_median():
     x = torch.tensor([[math.nan, 3.0, 1.0, 2.0], [math.nan] * 4])
-    torch.testing.assert_close(export(lambda x: x.nanmedian(1)[0], (x,))(x), x.nanmedian(1)[0], equal_nan=True)
+    torch.testing.assert_close(
+        export(lambda x: x.nanmedian(1)[0], (x,)).call_as_model(x), x.nanmedian(1)[0], equal_nan=True
+    )
 
 
 @pytest.mark.parametrize("bins", [4, torch.tensor([-1.0, 0.0, 0.5, 2.0])])
@@ -39,4 +41,4 @@ def test_histogram_as_density(bins):
 
     torch.manual_seed(0)
     x = torch.randn(20)
-    torch.testing.assert_close(export(run, (x,))(x), run(x))
+    torch.testing.assert_close(export(run, (x,)).call_as_model(x), run(x))

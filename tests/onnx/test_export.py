@@ -24,7 +24,7 @@ def test_perceptron_is_four_nodes():
 
 def test_model_computes_what_the_original_does():
     model, x = perceptron(), torch.randn(3, 4)
-    torch.testing.assert_close(export(model, (x,))(x), model(x))
+    torch.testing.assert_close(export(model, (x,)).call_as_model(x), model(x))
 
 
 def test_inputs_hold_no_weights():
@@ -80,19 +80,19 @@ def test_outputs_are_named_after_their_place():
 
     program = export(Two(), (torch.ones(2),))
     assert [value.name for value in program.model.graph.outputs] == ["twice", "pair_0"]
-    result = program(torch.ones(2))
+    result = program.call_as_model(torch.ones(2))
     assert result["twice"].tolist() == [2, 2]
     assert result["pair"][1] is None
 
 
 def test_a_plain_function():
     program = export(lambda x, scale=2.0: x * scale, (torch.ones(2),))
-    assert program(torch.ones(2)).tolist() == [2, 2]
+    assert program.call_as_model(torch.ones(2)).tolist() == [2, 2]
 
 
 def test_an_input_returned_twice():
     program = export(lambda x: (x, x, x + 1), (torch.ones(2),))
-    assert [out.tolist() for out in program(torch.zeros(2))] == [[0, 0], [0, 0], [1, 1]]
+    assert [out.tolist() for out in program.call_as_model(torch.zeros(2))] == [[0, 0], [0, 0], [1, 1]]
 
 
 def test_updated_state_comes_behind_the_outputs():
@@ -110,7 +110,7 @@ def test_updated_state_comes_behind_the_outputs():
     assert program.updates == ("updated_count",)
     assert [value.name for value in program.model.graph.outputs] == ["output", "updated_count"]
     assert model.count == 0
-    assert program(torch.ones(2)).tolist() == [2, 2]
+    assert program.call_as_model(torch.ones(2)).tolist() == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_updated_state_comes_behind_the_outputs():
 )
 def test_mixed_dtypes_are_promoted_as_torch_does(function):
     call = torch.randn(4), torch.arange(4)
-    torch.testing.assert_close(export(function, call)(*call), function(*call))
+    torch.testing.assert_close(export(function, call).call_as_model(*call), function(*call))
 
 
 def test_sizes_are_computed():
@@ -137,7 +137,7 @@ def test_sizes_are_computed():
 
     program = export(function, (torch.ones(5),), dynamic_shapes=({0: Dim("rows", min=2)},))
     for rows in (2, 5, 8):
-        torch.testing.assert_close(program(torch.ones(rows)), function(torch.ones(rows)))
+        torch.testing.assert_close(program.call_as_model(torch.ones(rows)), function(torch.ones(rows)))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -153,7 +153,7 @@ def test_attention(causal: bool, mask: torch.dtype | None, opset: int):
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, is_causal=causal)
 
     program = export(attend, (query, key, value, bias), opset=opset)
-    torch.testing.assert_close(program(query, key, value, bias), attend(query, key, value, bias))
+    torch.testing.assert_close(program.call_as_model(query, key, value, bias), attend(query, key, value, bias))
 
 
 @pytest.mark.parametrize("opset", [18, 23])
@@ -163,7 +163,7 @@ def test_rows_that_may_look_at_nothing_are_zero(opset: int):
     def attend(query, mask):
         return nn.functional.scaled_dot_product_attention(query, query, query, attn_mask=mask)
 
-    result = export(attend, (query, mask), opset=opset)(query, mask)
+    result = export(attend, (query, mask), opset=opset).call_as_model(query, mask)
     assert (result[:, :, 1] == 0).all()
     torch.testing.assert_close(result, attend(query, mask))
 
@@ -174,7 +174,7 @@ def test_attention_with_shared_heads():
     def attend(query, key):
         return nn.functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
 
-    torch.testing.assert_close(export(attend, (query, key))(query, key), attend(query, key))
+    torch.testing.assert_close(export(attend, (query, key)).call_as_model(query, key), attend(query, key))
 
 
 def test_report_tells_the_rule_of_each_operator():
@@ -196,7 +196,7 @@ def test_custom_operator_by_a_translation_table():
     program = export(
         lambda x: torch.ops.precast_test_onnx.twice(x) + 1, (torch.ones(2),), custom_translation_table=table
     )
-    assert program(torch.ones(2)).tolist() == [3, 3]
+    assert program.call_as_model(torch.ones(2)).tolist() == [3, 3]
     assert ("precast_test_onnx::twice", "custom:<lambda>", 1) in program.rule_summary()
 
 

@@ -49,4 +49,4 @@ def test_an_opset_newer_than_onnxruntime_is_run_as_the_newest_it_reads(monkeypat
     program = export(torch.sin, (torch.ones(2),), opset=22)
     assert "onnxruntime reads up to 20" in str(program.verification)
     assert program.model.opset_imports[""] == 22
-    torch.testing.assert_close(program(torch.ones(2)), torch.ones(2).sin())
+    torch.testing.assert_close(program.call_as_model(torch.ones(2)), torch.ones(2).sin())

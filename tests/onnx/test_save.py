@@ -25,7 +25,9 @@ def run(path, x: torch.Tensor) -> torch.Tensor:
 def test_saved_model_runs(program, tmp_path):
     program.save(tmp_path / "model.onnx")
     assert os.listdir(tmp_path) == ["model.onnx"]
-    torch.testing.assert_close(run(tmp_path / "model.onnx", torch.ones(1, 64)), program(torch.ones(1, 64)))
+    torch.testing.assert_close(
+        run(tmp_path / "model.onnx", torch.ones(1, 64)), program.call_as_model(torch.ones(1, 64))
+    )
 
 
 def test_export_saves_where_it_is_told(tmp_path):
@@ -39,7 +41,9 @@ def test_weights_beside_the_file_have_a_relative_name(program, tmp_path):
     proto = onnx.load(tmp_path / "model.onnx", load_external_data=False)
     (weight,) = [tensor for tensor in proto.graph.initializer if len(tensor.dims) == 2]
     assert {entry.key: entry.value for entry in weight.external_data}["location"] == "model.onnx.data"
-    torch.testing.assert_close(run(tmp_path / "model.onnx", torch.ones(1, 64)), program(torch.ones(1, 64)))
+    torch.testing.assert_close(
+        run(tmp_path / "model.onnx", torch.ones(1, 64)), program.call_as_model(torch.ones(1, 64))
+    )
 
 
 @pytest.fixture
@@ -56,7 +60,7 @@ def test_large_models_put_weights_beside_the_file_unasked(small_limit, program, 
 
 
 def test_large_models_run(small_limit, program):
-    assert program(torch.ones(1, 64)).shape == (1, 64)
+    assert program.call_as_model(torch.ones(1, 64)).shape == (1, 64)
 
 
 def test_large_models_do_not_fit_into_one_file(small_limit, program, tmp_path):

@@ -21,13 +21,14 @@ def test_scatter_reduce(reduce: str, include_self: bool):
     program = export(run, call, dynamic_shapes=(columns, columns, columns))
     wider = torch.randn(3, 6), INDEX.repeat(1, 2), torch.randn(2, 6)
     for each in (call, wider):
-        torch.testing.assert_close(program(*each), run(*each))
+        torch.testing.assert_close(program.call_as_model(*each), run(*each))
 
 
 def test_a_source_larger_than_its_index():
     call = torch.zeros(3, 5), INDEX, torch.randn(4, 4)
     torch.testing.assert_close(
-        export(lambda x, i, s: x.scatter_add(0, i, s), call)(*call), call[0].scatter_add(0, INDEX, call[2])
+        export(lambda x, i, s: x.scatter_add(0, i, s), call).call_as_model(*call),
+        call[0].scatter_add(0, INDEX, call[2]),
     )
 
 
@@ -38,7 +39,7 @@ def test_integers_forget_what_was_there(reduce: str, expected: list[int]):
         return x.index_reduce(0, index, source, reduce, include_self=False)
 
     call = torch.tensor([9, 9, 9]), torch.tensor([0, 0, 2]), torch.tensor([1, 4, -7])
-    assert export(run, call)(*call).tolist() == expected
+    assert export(run, call).call_as_model(*call).tolist() == expected
 
 
 def test_a_diagonal_is_written_into_fixed_sizes_only():
@@ -46,7 +47,7 @@ def test_a_diagonal_is_written_into_fixed_sizes_only():
         return torch.diagonal_scatter(x, x[:, 0], dim1=0, dim2=1)
 
     x = torch.randn(3, 3)
-    torch.testing.assert_close(export(run, (x,))(x), run(x))
+    torch.testing.assert_close(export(run, (x,)).call_as_model(x), run(x))
     n = Dim("n", min=2)
     with pytest.raises(OnnxError, match="Writing a diagonal needs a fixed size"):
         export(run, (x,), dynamic_shapes=({0: n, 1: n},))
@@ -59,4 +60,4 @@ def test_a_copy_spreads_over_what_it_is_copied_to():
         return y
 
     call = torch.randn(3, 4), torch.arange(4)
-    torch.testing.assert_close(export(run, call)(*call), run(*call))
+    torch.testing.assert_close(export(run, call).call_as_model(*call), run(*call))

@@ -16,10 +16,14 @@ def sizes(first: str, second: str) -> SymbolicSizes:
 
 
 def test_expressions_are_over_the_users_names():
-    shape = SizeNames(sizes("batch", "length"))._size(2 * S0 + S1)
+    shape = SizeNames(sizes("batch", "length"), {})._size(2 * S0 + S1)
     assert shape == "2*batch + length"
+
+
+def test_labels_count_before_names():
+    assert SizeNames(sizes("n", "n"), {S0: "rows"})._size(S0 * S1) == "n*rows"
 
 
 def test_one_name_for_two_sizes():
     with pytest.raises(InputValueError, match=r"called 'n': x\.shape\[0\] and y\.shape\[0\]"):
-        SizeNames(sizes("n", "n"))
+        SizeNames(sizes("n", "n"), {})

@@ -35,21 +35,22 @@ SIZES = {0: Dim("batch", max=8), 1: Dim("length", max=16)}
 
 def test_symbolic_and_aten_capture_agree():
     model = Encoder().eval()
-    program = export(model, (IDS,), {"mask": IDS > 4}, capture="symbolic", dynamic_shapes={"ids": SIZES, "mask": SIZES})
+    shapes = {"ids": SIZES, "mask": SIZES}
+    program = export(model, (IDS,), kwargs={"mask": IDS > 4}, capture="symbolic", dynamic_shapes=shapes)
     assert program.verification.checked == ("structure", "example inputs", "batch=3, length=4")
-    torch.testing.assert_close(program(IDS, mask=IDS > 4), model(IDS, IDS > 4))
+    torch.testing.assert_close(program.call_as_model(IDS, mask=IDS > 4), model(IDS, IDS > 4))
 
 
 def test_a_model_on_meta_gives_structure_and_takes_weights_later(tmp_path):
     program = export(Encoder("meta").eval(), (IDS,), capture="symbolic", dynamic_shapes={"ids": SIZES})
     assert sorted(missing_in(program.model)) == sorted(Encoder().state_dict())
     with pytest.raises(OnnxError, match="no values for"):
-        program(IDS)
+        program.call_as_model(IDS)
     model = Encoder().eval()
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
     program.attach_weights(tmp_path / "weights.safetensors")
     for ids in (IDS, IDS.repeat(2, 3)):
-        torch.testing.assert_close(program(ids), model(ids))
+        torch.testing.assert_close(program.call_as_model(ids), model(ids))
 
 
 def test_no_weight_is_allocated():
@@ -103,4 +104,4 @@ def test_a_module_that_was_traced_with_a_branch_not_taken():
 
     x = torch.tensor([-1.0, 0.5])
     traced = precast.symbolic_trace(function, assume_false=True)
-    assert export(traced, (x,), capture="symbolic")(x).tolist() == [0, 0.5]
+    assert export(traced, (x,), capture="symbolic").call_as_model(x).tolist() == [0, 0.5]

@@ -104,4 +104,4 @@ def test_without_onnxruntime_the_structure_is_checked(monkeypatch):
     assert program.verification.checked == ("structure",)
     assert "onnxruntime is not installed" in str(program.verification)
     with pytest.raises(ToolMissingError, match="not installed"):
-        program(torch.rand(3))
+        program.call_as_model(torch.rand(3))

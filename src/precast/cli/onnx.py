@@ -39,8 +39,8 @@ def onnx(
         program = export(
             loaded.module,
             loaded.args,
-            loaded.kwargs,
             output,
+            kwargs=loaded.kwargs,
             dynamic_shapes=loaded.dynamic_shapes,
             opset=opset,
             capture=capture,  # type: ignore[arg-type]  # export() itself says what is wrong with another word

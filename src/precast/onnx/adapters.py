@@ -164,6 +164,11 @@ class InputAdapter:
         check_leaves(wanted, self.program.sizes, leaves)
 
 
+def tensor_paths(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where the tensors of a call are, in the order in which a program takes them: ``x``, ``options['bias']``."""
+    return _graph_order(signature_of(model), args, kwargs)
+
+
 def _graph_order(
     signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ from torch.utils import _pytree as pytree
 
 from precast.export import ExportedProgram, export
 from precast.export.preserved_ops import preserved
-from precast.graph.program import Program
 from precast.onnx.adapters import bind, signature_of
 from precast.onnx.rules.registry import RuleTable
 from precast.onnx.translate import untranslatable
@@ -72,12 +71,12 @@ def capture_aten(
     *,
     dynamic_shapes: Any,
     rules: RuleTable,
-) -> Program:
+) -> ExportedProgram:
     """Export the model, and decompose the operators that have no rule, where that is possible."""
     module = as_module(model)
     with torch.no_grad(), whole_recurrent_layers(module):
         exported = export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
-        return translatable(exported, rules).program
+        return translatable(exported, rules)
 
 
 def translatable(exported: ExportedProgram, rules: RuleTable) -> ExportedProgram:
@@ -116,7 +115,7 @@ def capture_symbolic(
     *,
     dynamic_shapes: Any,
     rules: RuleTable,
-) -> Program:
+) -> ExportedProgram:
     """Trace the model symbolically; the graph's operators are then found by running it on shapes alone."""
     module = as_module(model)
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
@@ -130,7 +129,7 @@ def capture_symbolic(
     place: AbstractContextManager[Any] = torch.device("meta") if is_meta else nullcontext()
     with torch.no_grad(), place:
         exported = export(traced, inputs, dynamic_shapes=dims if dynamic_shapes is not None else None)
-        return translatable(exported, rules).program
+        return translatable(exported, rules)
 
 
 def _concrete(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 The original model as the truth to compare with, called on the ONNX model's inputs without leaving a trace.
 """
 
+import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -14,13 +15,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError, OptionError
-from precast.graph.program import Program
+from precast.export import ExportedProgram
 from precast.onnx.adapters import InputAdapter, OutputAdapter
-from precast.onnx.capture import capture_aten, capture_symbolic
+from precast.onnx.axes import Axes, DynamicAxes, described_axes, labelled_sizes, name_output_axes
+from precast.onnx.capture import capture_aten, capture_symbolic, translatable
+from precast.onnx.exporting import answered, exporting
 from precast.onnx.optimize import finish
 from precast.onnx.program import ExternalData, ONNXProgram, check_destination, is_external_data
+from precast.onnx.report import ExportLog, torch_options
 from precast.onnx.rules.registry import RuleTable, Translations
-from precast.onnx.translate import BASE_OPSET, translate
+from precast.onnx.source import Source, source_of
+from precast.onnx.translate import BASE_OPSET, Translation, translate
 from precast.onnx.verify import Verification, verify_model
 
 
@@ -61,26 +66,32 @@ for _rule_file in RULE_FILES:
 
 
 def export(
-    model: Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    path: str | os.PathLike[str] | None = None,
+    model: Any,
+    args: Any = (),
+    f: str | os.PathLike[str] | io.BytesIO | None = None,
     *,
-    dynamic_shapes: Any = None,
-    opset: int | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
+    opset_version: int | None = None,
+    dynamic_shapes: Any = None,
+    dynamic_axes: DynamicAxes | None = None,
     external_data: ExternalData = "auto",
     optimize: bool = True,
     verify: bool = True,
     capture: Literal["aten", "symbolic"] = "aten",
     custom_translation_table: Translations | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    keep_initializers_as_inputs: bool = False,
+    progress: Callable[[str], None] | None = None,
+    path: str | os.PathLike[str] | None = None,
+    opset: int | None = None,
+    **torch_only: Any,
 ) -> ONNXProgram:
-    """Say in ONNX what ``model(*args, **kwargs)`` does; with ``path``, write it there.
+    """Say in ONNX what ``model(*args, **kwargs)`` does; with ``f`` (or ``path``), write it there.
 
-    ``dynamic_shapes`` names the sizes that may change. ``verify`` compares the model with the original in onnxruntime,
-    on the example and on other sizes. ``capture="symbolic"`` traces without data, also models on the meta device.
+    Calls of ``torch.onnx.export`` carry over; ``torch_only`` are keywords that mean less here. ``model`` may be an
+    exported program, too. ``dynamic_shapes`` or ``dynamic_axes`` name the sizes that may change. ``verify`` compares
+    with the original in onnxruntime, on the example and on other sizes. ``capture="symbolic"`` traces without data.
     ``custom_translation_table`` maps operators to functions over onnxscript's ops. ``progress`` is told of each step.
 
     >>> import torch
@@ -88,35 +99,76 @@ def export(
     >>> [node.op_type for node in program.model.graph]
     ['Relu']
     >>> program(torch.tensor([-1.0, 2.0]))
-    tensor([0., 2.])
+    (tensor([0., 2.]),)
     """
-    kwargs = dict(kwargs or {})
-    rules = RuleTable(_checked_opset(opset), custom_translation_table or {})
-    if path is not None:
-        check_destination(path)
-    progress("capturing")
-    program = _captured(model, args, kwargs, capture, dynamic_shapes=dynamic_shapes, rules=rules)
-    input_adapter = InputAdapter.of(model, args, kwargs, program)
-    output_adapter = OutputAdapter.of(program)
-    progress("translating")
-    translation = translate(program, rules, name=type(model).__name__)
-    _name(translation.model, input_names, output_names or output_adapter.names, len(output_adapter.names))
-    progress("optimizing" if optimize else "finishing")
-    finish(translation.model, opset=rules.opset, optimize=optimize)
-    is_external_data(translation.model, external_data)
-    verification = Verification()
-    if verify:
-        progress("verifying")
-        reference = reference_of(model, args, kwargs, output_adapter)
-        inputs = input_adapter(args, kwargs)
-        verification = verify_model(translation.model, program, translation.uses, inputs, reference)
-    result = ONNXProgram(
-        translation.model, translation.uses, verification, translation.updates, input_adapter, output_adapter
-    )
-    if path is not None:
-        progress("saving")
-        result.save(path, external_data=external_data)
+    options = torch_options(torch_only)
+    rules = RuleTable(_checked_opset(opset if opset_version is None else opset_version), custom_translation_table or {})
+    destination = path if f is None else f
+    if isinstance(destination, (str, os.PathLike)):
+        check_destination(destination)
+    source = source_of(model, args, kwargs).named(input_names, output_names)
+    log = ExportLog(progress, options)
+    with log:
+        axes = described_axes(source, dynamic_shapes=dynamic_shapes, dynamic_axes=dynamic_axes)
+        log.step("capturing")
+        exported = answered(lambda: _captured(source, capture, axes=axes, rules=rules))
+    with log, exporting():
+        result = _translated(source, exported, axes, rules, optimize=optimize, log=log)
+        is_external_data(result.model, external_data)
+        if verify:
+            result.verification = _verified(source, result, log)
+        if destination is not None:
+            log.step("saving")
+            how: dict[str, Any] = {"external_data": external_data, "include_initializers": options.export_params}
+            result.save(destination, keep_initializers_as_inputs=keep_initializers_as_inputs, **how)
+    log.write(result)
     return result
+
+
+def _translated(
+    source: Source,
+    exported: ExportedProgram,
+    axes: Axes,
+    rules: RuleTable,
+    *,
+    optimize: bool,
+    log: ExportLog,
+) -> ONNXProgram:
+    program = exported.program
+    input_adapter = InputAdapter.of(source.model, source.args, source.kwargs, program)
+    output_adapter = OutputAdapter.of(program)
+    log.step("translating")
+    labels = labelled_sizes(program, axes.labels)
+    translation = translate(program, rules, name=type(source.model).__name__, labels=labels)
+    _name(translation, source, output_adapter.names)
+    name_output_axes(translation.model, axes.others, list(labels.values()))
+    log.step("optimizing" if optimize else "finishing")
+    finish(translation.model, opset=rules.opset, optimize=optimize)
+    return ONNXProgram(
+        translation.model,
+        translation.uses,
+        Verification(),
+        translation.updates,
+        input_adapter,
+        output_adapter,
+        exported,
+    )
+
+
+def _verified(source: Source, result: ONNXProgram, log: ExportLog) -> Verification:
+    log.step("verifying")
+    assert result.input_adapter is not None, "exported programs have one"
+    assert result.output_adapter is not None, "exported programs have one"
+    reference = reference_of(source.model, source.args, source.kwargs, result.output_adapter)
+    inputs = result.input_adapter(source.args, source.kwargs)
+    return verify_model(
+        result.model,
+        result.input_adapter.program,
+        result.rules,
+        inputs,
+        reference,
+        why_no_example=source.why_no_example,
+    )
 
 
 def _checked_opset(opset: int | None) -> int:
@@ -132,42 +184,30 @@ def _checked_opset(opset: int | None) -> int:
     return opset
 
 
-def _captured(
-    model: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    way: str,
-    *,
-    dynamic_shapes: Any,
-    rules: RuleTable,
-) -> Program:
-    if way == "aten":
-        return capture_aten(model, args, kwargs, dynamic_shapes=dynamic_shapes, rules=rules)
-    if way == "symbolic":
-        return capture_symbolic(model, args, kwargs, dynamic_shapes=dynamic_shapes, rules=rules)
-    raise OptionError(
-        f"capture is {way!r}.",
-        why='programs are captured by running them ("aten") or by tracing them symbolically ("symbolic")',
-        fix='Pass "aten" or "symbolic".',
-    )
+def _captured(source: Source, way: str, *, axes: Axes, rules: RuleTable) -> ExportedProgram:
+    if way not in ("aten", "symbolic"):
+        raise OptionError(
+            f"capture is {way!r}.",
+            why='programs are captured by running them ("aten") or by tracing them symbolically ("symbolic")',
+            fix='Pass "aten" or "symbolic".',
+        )
+    if source.program is not None:
+        return translatable(source.program, rules)
+    capture = capture_aten if way == "aten" else capture_symbolic
+    return capture(source.model, source.args, source.kwargs, dynamic_shapes=axes.shapes, rules=rules)
 
 
-def _name(model: ir.Model, input_names: Sequence[str] | None, output_names: Sequence[str], users: int) -> None:
-    """Give the model's inputs and the user's outputs their names; what had the name before gets another one."""
-    inputs, outputs = list(model.graph.inputs), list(model.graph.outputs)[:users]
-    new_inputs = [str(value.name) for value in inputs] if input_names is None else list(input_names)
-    for kind, names, count in (("input", new_inputs, len(inputs)), ("output", output_names, len(outputs))):
-        if len(names) != count:
-            raise InputValueError(
-                f"{kind}_names has {len(names)} entries for {count} {kind}s.",
-                why="every one needs exactly one name",
-                fix=f"Give {count} names in order.",
-            )
-    wanted = [*new_inputs, *output_names]
-    if input_names is None:
+def _name(translation: Translation, source: Source, own_outputs: Sequence[str]) -> None:
+    """Give inputs and the user's outputs their names, those without one their own; what had the name gets another."""
+    model = translation.model
+    inputs = list(model.graph.inputs)
+    outputs = list(model.graph.outputs)[: len(own_outputs)]
+    new_inputs = _completed("input", source.input_names, [str(value.name) for value in inputs])
+    new_outputs = _completed("output", source.output_names, own_outputs)
+    if source.input_names is None:
         # Inputs keep their names: an output that is called the same gets a suffix.
-        output_names = [f"{name}_out" if name in new_inputs else name for name in output_names]
-        wanted = [*new_inputs, *output_names]
+        new_outputs = [f"{name}_out" if name in new_inputs else name for name in new_outputs]
+    wanted = [*new_inputs, *new_outputs]
     twice = sorted({name for name in wanted if wanted.count(name) > 1})
     if twice:
         raise InputValueError(
@@ -176,6 +216,17 @@ def _name(model: ir.Model, input_names: Sequence[str] | None, output_names: Sequ
             fix="Give each a name of its own.",
         )
     _rename(model, dict(zip([*inputs, *outputs], wanted, strict=True)))
+
+
+def _completed(kind: str, given: Sequence[str] | None, own: Sequence[str]) -> list[str]:
+    """The user's names for the first of them, and their own for the others."""
+    if given is not None and len(given) > len(own):
+        raise InputValueError(
+            f"{kind}_names has {len(given)} entries for {len(own)} {kind}s.",
+            why="every name must have something to name",
+            fix=f"Give at most {len(own)} names, in order.",
+        )
+    return [*(given or ()), *own[len(given or ()) :]]
 
 
 def _rename(model: ir.Model, names: Mapping[ir.Value, str]) -> None:

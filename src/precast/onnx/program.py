@@ -3,26 +3,34 @@
 Models on disk: whole or not at all, with the weights beside the file where it would grow too large.
 """
 
+import io
 import os
+import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import onnx
 import onnx_ir as ir
 import torch
 from onnx import external_data_helper
+from onnx.reference import ReferenceEvaluator
 
 from precast.cache.partial import partial_folder, replace_together
 from precast.errors import InputValueError, OnnxError, OptionError
+from precast.export import ExportedProgram
 from precast.onnx.adapters import InputAdapter, OutputAdapter
-from precast.onnx.session import IN_MEMORY_LIMIT, Session, weight_bytes
-from precast.onnx.translate import RuleUse
+from precast.onnx.axes import rename_axes
+from precast.onnx.optimize import fold
+from precast.onnx.session import IN_MEMORY_LIMIT, Session, as_array, as_torch, weight_bytes
+from precast.onnx.translate import RuleUse, as_own_output
 from precast.onnx.verify import Verification
-from precast.onnx.weights import attach, missing_as_inputs, missing_in, missing_weights
+from precast.onnx.weights import TorchWeight, attach, missing_as_inputs, missing_in, missing_weights
 
-ExternalData = bool | Literal["auto"]
+ExternalData = bool | Literal["auto"] | None
 
 
 def check_destination(path: str | os.PathLike[str]) -> Path:
@@ -103,7 +111,7 @@ def _save_over(model: Path, copy: Path, *, data_name: str) -> None:
 
 def is_external_data(model: ir.Model, wanted: ExternalData) -> bool:
     """Whether the weights get a file of their own."""
-    if wanted not in (True, False, "auto"):
+    if wanted not in (True, False, "auto", None):
         raise OptionError(
             f"external_data is {wanted!r}.", why="it says where weights are stored", fix='Pass True, False or "auto".'
         )
@@ -114,15 +122,33 @@ def is_external_data(model: ir.Model, wanted: ExternalData) -> bool:
             why="an ONNX file is a protobuf message, which holds less than 2 GB",
             fix='Leave external_data="auto": the weights then lie beside the file.',
         )
-    return is_large if wanted == "auto" else bool(wanted)
+    return is_large if wanted in ("auto", None) else bool(wanted)
+
+
+@contextmanager
+def _rearranged(model: ir.Model, *, include_initializers: bool, keep_initializers_as_inputs: bool) -> Iterator[None]:
+    """While active, the model has its weights where the file shall have them."""
+    graph = model.graph
+    inputs, weights = list(graph.inputs), dict(graph.initializers)
+    try:
+        if not include_initializers:
+            graph.initializers.clear()
+        if keep_initializers_as_inputs:
+            graph.inputs.extend(weights.values())
+        yield
+    finally:
+        graph.inputs[:] = inputs
+        graph.initializers.update(weights)
 
 
 @dataclass(eq=False, repr=False)
 class ONNXProgram:
-    """What ``precast.onnx.export`` gives.
+    """What ``precast.onnx.export`` returns.
 
     ``model`` is the model in onnx_ir's form, free to edit. ``rules`` tells how each operator was translated, and
     ``verification`` what was checked. ``updates`` names outputs behind the user's that hold new values of state.
+    ``exported_program`` is what was translated. What is called returns the model's outputs one after the other, as
+    torch's exporter does; ``call_as_model`` puts them into what the original returns.
     """
 
     model: ir.Model
@@ -131,7 +157,11 @@ class ONNXProgram:
     updates: tuple[str, ...] = ()
     input_adapter: InputAdapter | None = None
     output_adapter: OutputAdapter | None = None
+    exported_program: ExportedProgram | None = None
     _session: Session | None = field(default=None, init=False)
+
+    _capture_strategy: ClassVar[str] = "TorchExportNonStrictStrategy"
+    """How torch's own ``assert_onnx_program`` calls capturing without reading bytecode; it asks."""
 
     def __repr__(self) -> str:
         """``ONNXProgram(x: FLOAT[batch,4]) -> (y: FLOAT[batch,2]), 4 nodes, opset 20``, and what was checked."""
@@ -155,14 +185,52 @@ class ONNXProgram:
             )
         return ir.to_proto(self.model)
 
-    def save(self, path: str | os.PathLike[str], *, external_data: ExternalData = "auto") -> None:
-        """Write the model to a file, all or nothing; weights lie beside it where one file cannot hold them."""
-        save_model(self.model, path, external_data=external_data)
+    def save(
+        self,
+        destination: str | os.PathLike[str] | io.BytesIO,
+        *,
+        include_initializers: bool = True,
+        keep_initializers_as_inputs: bool = False,
+        external_data: ExternalData = "auto",
+    ) -> None:
+        """Write the model to a file, all or nothing; weights are beside it where one file cannot hold them.
+
+        ``include_initializers=False`` leaves the weights out. ``keep_initializers_as_inputs`` makes inputs of them
+        too, behind the user's, for runtimes that exchange weights.
+        """
+        with _rearranged(
+            self.model,
+            include_initializers=include_initializers,
+            keep_initializers_as_inputs=keep_initializers_as_inputs,
+        ):
+            if isinstance(destination, io.BytesIO):
+                destination.write(self.model_proto.SerializeToString())
+            else:
+                save_model(self.model, destination, external_data=external_data)
+
+    def optimize(self) -> None:
+        """Fold constants and recognize patterns, in place."""
+        fold(self.model, opset=self.model.opset_imports[""])
+        self.release()
 
     def attach_weights(self, path: str | os.PathLike[str]) -> None:
         """Give a model that was exported without weights the tensors of a safetensors file, by name."""
         attach(self.model, Path(path))
-        self._session = None
+        self.release()
+
+    def apply_weights(self, state_dict: Mapping[str, torch.Tensor]) -> None:
+        """Give the model these weights, by the names that they have in the module; it must have all of these."""
+        weights = self.model.graph.initializers
+        if unknown := [name for name in state_dict if name not in weights]:
+            warnings.warn(f"The model has no weights called {', '.join(unknown)}.", UserWarning, stacklevel=2)
+        for name in state_dict.keys() & weights.keys():
+            weights[name].const_value = TorchWeight(state_dict[name], name)
+        self.release()
+
+    def rename_axes(self, rename_mapping: Mapping[str | ir.SymbolicDim, str]) -> None:
+        """Give sizes other names, by their names or by the dims that a shape in ``model`` holds."""
+        rename_axes(self.model, {str(name): new for name, new in rename_mapping.items()})
+        self.release()
 
     def adapt_torch_inputs(self, *args: Any, include_state: bool = False, **kwargs: Any) -> list[torch.Tensor]:
         """The model's inputs for a call of the original; ``include_state`` appends the weights."""
@@ -170,17 +238,54 @@ class ONNXProgram:
         return self.input_adapter(args, kwargs, include_state=include_state)
 
     def adapt_torch_outputs(self, result: Any) -> list[torch.Tensor]:
-        """The tensors that the model gives, of what the original returned."""
+        """The tensors that the model returns, of what the original returned."""
         assert self.output_adapter is not None, "exported programs have one"
         return self.output_adapter.to_model(result)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model in onnxruntime, as the original would be called; what it returns has the same structure."""
-        assert self.output_adapter is not None, "exported programs have one"
+    def initialize_inference_session(self, initializer: Callable[[str | bytes], Any] | None = None) -> None:
+        """Open the model in onnxruntime; ``initializer`` makes a session of the file's name or of the model's bytes."""
+        self._session = Session(self.model, initializer)
+
+    def release(self) -> None:
+        """Close the session; the next call opens another."""
+        self._session = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        """Run the model in onnxruntime, called as the original; its outputs in order."""
         if self._session is None:
-            self._session = Session(self.model)
+            self.initialize_inference_session()
+        assert self._session is not None, "just opened"
         outputs = self._session.run(self.adapt_torch_inputs(*args, **kwargs))
-        return self.output_adapter.to_user(outputs[: len(self.output_adapter.names)])
+        return tuple(outputs[: len(outputs) - len(self.updates)])
+
+    def call_as_model(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model in onnxruntime; what it returns has the structure of what the original returns."""
+        assert self.output_adapter is not None, "exported programs have one"
+        return self.output_adapter.to_user(self(*args, **kwargs))
+
+    def call_reference(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        """Run the model in onnx's own reference implementation: slow, and close to the letter of the standard."""
+        names = [str(value.name) for value in self.model.graph.inputs]
+        feed = dict(zip(names, map(as_array, self.adapt_torch_inputs(*args, **kwargs)), strict=True))
+        outputs = ReferenceEvaluator(self.model_proto).run(None, feed)
+        assert isinstance(outputs, list), "it was given arrays"
+        return tuple(map(as_torch, outputs[: len(outputs) - len(self.updates)]))
+
+    def compute_values(
+        self, value_names: Sequence[str], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        """What any values of the model are in a call, by their names."""
+        probe = self.model.clone()
+        values = {value.name: value for node in probe.graph for value in node.outputs}
+        values |= {value.name: value for value in (*probe.graph.inputs, *probe.graph.initializers.values())}
+        if unknown := [name for name in value_names if name not in values]:
+            raise InputValueError(
+                f"The model has no values called {', '.join(unknown)}.",
+                why="values are found by the names of the outermost graph",
+                fix="Print program.model to see them.",
+            )
+        probe.graph.outputs[:] = [as_own_output(values[name], probe.graph) for name in value_names]
+        return tuple(Session(probe).run(self.adapt_torch_inputs(*args, **(kwargs or {}))))
 
     def rule_summary(self) -> list[tuple[str, str, int]]:
         """Operator, whose rule translated it, and how often; most frequent first."""

@@ -1,6 +1,6 @@
 """Models in onnxruntime: how they are opened and fed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -31,20 +31,20 @@ class SessionError(OnnxError):
 class Session:
     """A model ready to run on the CPU, under the newest opset that onnxruntime reads where the model's is newer."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, initializer: Callable[[str | bytes], Any] | None = None) -> None:
         if missing := missing_in(model):
             raise missing_weights(missing)
         self._input_names = [str(value.name) for value in model.graph.inputs]
-        self._session = _open(readable(model))
+        self._session = _open(readable(model), initializer)
         self._used = {argument.name for argument in self._session.get_inputs()}
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """All outputs of the model, in order."""
         feed = {
-            name: _array(tensor) for name, tensor in zip(self._input_names, inputs, strict=True) if name in self._used
+            name: as_array(tensor) for name, tensor in zip(self._input_names, inputs, strict=True) if name in self._used
         }
         with _explained("onnxruntime fails while running the model."):
-            return [torch.as_tensor(array) for array in self._session.run(None, feed)]
+            return [as_torch(array) for array in self._session.run(None, feed)]
 
 
 def readable(model: ir.Model) -> ir.Model:
@@ -78,22 +78,23 @@ def _reads(opset: int) -> bool:
     return True
 
 
-def _open(model: ir.Model) -> Any:
+def _open(model: ir.Model, initializer: Callable[[str | bytes], Any] | None = None) -> Any:
+    open_session = initializer or _on_the_cpu
+    with _explained("onnxruntime does not take the model."):
+        if weight_bytes(model) < IN_MEMORY_LIMIT:
+            return open_session(ir.to_proto(model).SerializeToString())
+        with scratch_folder() as folder:
+            path = folder / "model.onnx"
+            ir.save(model, path, external_data="model.onnx.data")
+            return open_session(str(path))
+
+
+def _on_the_cpu(source: str | bytes) -> Any:
     runtime = import_onnxruntime()
     options = runtime.SessionOptions()
     # Warnings about initializers that a fused pattern no longer needs would alarm without cause.
     options.log_severity_level = 3
-    if weight_bytes(model) < IN_MEMORY_LIMIT:
-        return _checked_session(runtime, ir.to_proto(model).SerializeToString(), options)
-    with scratch_folder() as folder:
-        path = folder / "model.onnx"
-        ir.save(model, path, external_data="model.onnx.data")
-        return _checked_session(runtime, path, options)
-
-
-def _checked_session(runtime: Any, source: Any, options: Any) -> Any:
-    with _explained("onnxruntime does not take the model."):
-        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
 @contextmanager
@@ -133,7 +134,13 @@ def has_onnxruntime() -> bool:
     return True
 
 
-def _array(tensor: torch.Tensor) -> Any:
+def as_torch(array: Any) -> torch.Tensor:
+    """What a runtime returned, as torch has it."""
+    return torch.as_tensor(array)
+
+
+def as_array(tensor: torch.Tensor) -> Any:
+    """A tensor as runtimes take it."""
     try:
         return tensor.detach().cpu().contiguous().numpy()
     except TypeError:

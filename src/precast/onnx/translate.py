@@ -51,17 +51,20 @@ from precast.onnx.weights import TorchWeight
 class SizeNames:
     """Says the sizes of values in the user's words: ``batch``, ``2*length + 1``."""
 
-    def __init__(self, sizes: SymbolicSizes) -> None:
-        names = [symbol.name for symbol in sizes.symbols]
-        for symbol in sizes.symbols:
+    def __init__(self, sizes: SymbolicSizes, labels: Mapping[sympy.Expr, str]) -> None:
+        own = [symbol for symbol in sizes.symbols if symbol.symbol not in labels]
+        names = [symbol.name for symbol in own]
+        for symbol in own:
             if names.count(symbol.name) > 1:
-                places = [other.seen_at for other in sizes.symbols if other.name == symbol.name]
+                places = [other.seen_at for other in own if other.name == symbol.name]
                 raise InputValueError(
                     f"Two different sizes are called {symbol.name!r}: {' and '.join(places)}.",
                     why="in an ONNX model the same name means the same size",
                     fix="Give the two dimensions Dims with different names.",
                 )
-        self._named = {symbol.symbol: sympy.Symbol(symbol.name) for symbol in sizes.symbols}
+        # What has no name but its place keeps its symbol.
+        self._named = {each.symbol: sympy.Symbol(each.name) for each in own if each.name.isidentifier()}
+        self._named |= {size: sympy.Symbol(label) for size, label in labels.items()}
 
     def shape(self, sizes: Sequence[int | torch.SymInt]) -> ir.Shape:
         return ir.Shape([self._size(as_size(size)) for size in sizes])
@@ -99,10 +102,12 @@ class Translation:
     updates: tuple[str, ...]
 
 
-def translate(program: Program, rules: RuleTable, *, name: str = "main") -> Translation:
-    """Build the model; an error lists every operator without a rule."""
+def translate(
+    program: Program, rules: RuleTable, *, name: str = "main", labels: Mapping[sympy.Expr, str] | None = None
+) -> Translation:
+    """Build the model; an error lists every operator without a rule. ``labels`` are names of sizes."""
     check_rules(program.module, rules)
-    builder = GraphBuilder(program.module, rules, SizeNames(program.sizes))
+    builder = GraphBuilder(program.module, rules, SizeNames(program.sizes, labels or {}))
     graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": BASE_OPSET})
     _add_inputs(program, builder, graph)
     graph.extend(builder.run())

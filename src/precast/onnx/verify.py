@@ -222,11 +222,17 @@ class Verification:
 
 
 def verify_model(
-    model: ir.Model, program: Program, uses: Sequence[RuleUse], inputs: Sequence[torch.Tensor], reference: Reference
+    model: ir.Model,
+    program: Program,
+    uses: Sequence[RuleUse],
+    inputs: Sequence[torch.Tensor],
+    reference: Reference,
+    *,
+    why_no_example: str | None = None,
 ) -> Verification:
     """Check the structure, then the numbers on the example and on other sizes; raise where they differ."""
     check_structure(model)
-    reason = _why_not_run(model)
+    reason = why_no_example or _why_not_run(model)
     if reason:
         return Verification(("structure",), (f"the numbers: {reason}",))
     session = Session(model)

@@ -1,0 +1,166 @@
+"""What users say about sizes that may change, in the forms that torch's exporter takes, and the names that come of it.
+
+Before: ``dynamic_axes={"x": {0: "batch"}, "y": [1]}``, or ``dynamic_shapes={"x": {0: "batch"}}``
+After:  ``dynamic_shapes=({0: Dim.AUTO}, {1: Dim.AUTO})``, and a label for each: ``batch``, ``y_dynamic_axes_1``
+
+A string is a name, and no promise: two dimensions of one name may differ, and the program may find two names equal.
+"""
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+import sympy
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.errors import InputTypeError, InputValueError, SymbolicShapeError
+from precast.graph.nodes import value_of
+from precast.graph.program import Program
+from precast.graph.signature import InputKind
+from precast.graph.tensor_spec import as_size
+from precast.onnx.adapters import tensor_paths
+from precast.onnx.source import Source
+from precast.trace.capture import Dim
+from precast.trace.capture.dynamic_shapes import TensorDims, normalize_dynamic_shapes
+
+DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int] | None]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """``shapes`` are for capture; ``labels`` name dimensions of input leaves; ``others`` are axes of no input."""
+
+    shapes: Any = None
+    labels: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    others: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+
+
+def described_axes(source: Source, *, dynamic_shapes: Any, dynamic_axes: DynamicAxes | None) -> Axes:
+    """Read both spellings; ``dynamic_shapes`` counts where both are given."""
+    others: dict[str, dict[int, str]] = {}
+    if dynamic_shapes is None:
+        dynamic_shapes = source.dynamic_shapes
+    if dynamic_shapes is None and dynamic_axes is not None:
+        dynamic_shapes, others = _from_dynamic_axes(source, dynamic_axes)
+    names: list[str] = []
+
+    def numbered(name: str) -> Dim:
+        names.append(name)
+        return Dim(f"label_{len(names) - 1}")
+
+    described = _replaced(dynamic_shapes, numbered)
+    if not names:
+        return Axes(dynamic_shapes, others=others)
+    plan = normalize_dynamic_shapes(source.model, source.args, source.kwargs, described)
+    labels = {
+        (leaf, dimension): names[int(spec.name.removeprefix("label_"))]
+        for leaf, tensor in enumerate(plan)
+        for dimension, spec in enumerate(tensor.dims if isinstance(tensor, TensorDims) else ())
+        if isinstance(spec, Dim) and spec.name.startswith("label_")
+    }
+    return Axes(_replaced(dynamic_shapes, lambda _: Dim.AUTO), labels, others)
+
+
+def _replaced(spec: Any, replacement: Callable[[str], Any]) -> Any:
+    """A description of sizes with something else in the place of each string."""
+    if isinstance(spec, str):
+        return replacement(spec)
+    if isinstance(spec, Mapping):
+        return {key: _replaced(value, replacement) for key, value in spec.items()}
+    return [_replaced(item, replacement) for item in spec] if isinstance(spec, (list, tuple)) else spec
+
+
+def _from_dynamic_axes(source: Source, dynamic_axes: DynamicAxes) -> tuple[Any, dict[str, dict[int, str]]]:
+    """The same as ``dynamic_shapes``, one entry for each argument; and the axes of what is no input."""
+    axes = {name: _named(name, each) for name, each in dynamic_axes.items()}
+    leaves, tree = pytree.tree_flatten((source.args, source.kwargs))
+    paths = tensor_paths(source.model, source.args, source.kwargs)
+    names = [re.sub(r"\W+", "_", path).strip("_") for path in paths]
+    given = source.input_names or ()
+    given = [*given, *names[len(given) :]]
+    remaining = iter(zip(given, names, strict=False))
+    specs: list[Any] = []
+    for leaf in leaves:
+        name, own = next(remaining) if isinstance(leaf, torch.Tensor) else (None, None)
+        specs.append((axes.pop(name, None) or axes.pop(own, None)) if name is not None and own is not None else None)
+    positional, keywords = pytree.tree_unflatten(specs, tree)
+    return [*positional, *keywords.values()], axes
+
+
+def _named(name: str, axes: Mapping[int, str] | Sequence[int] | None) -> dict[int, str]:
+    """Axes by number; those of a list get the names that torch's exporter makes up."""
+    if isinstance(axes, (list, tuple)):
+        axes = {axis: f"{name}_dynamic_axes_{number}" for number, axis in enumerate(axes, 1)}
+    if not isinstance(axes, (Mapping, type(None))) or not all(isinstance(axis, int) for axis in axes or ()):
+        raise InputTypeError(
+            f"dynamic_axes says {axes!r} for {name}.",
+            why="axes are numbers",
+            fix=f'Write {{{name!r}: {{0: "batch"}}}} or {{{name!r}: [0]}}.',
+        )
+    return dict(axes or {})
+
+
+def labelled_sizes(program: Program, labels: Mapping[tuple[int, int], str]) -> dict[sympy.Expr, str]:
+    """What the labels name in a captured program; one size keeps the first of several names."""
+    pairs = zip(program.signature.inputs, program.placeholders, strict=True)
+    users = [node for spec, node in pairs if spec.kind is InputKind.USER_INPUT]
+    found: dict[sympy.Expr, str] = {}
+    for (leaf, dimension), label in labels.items():
+        value = value_of(users[leaf])
+        size = as_size(value.shape[dimension]) if isinstance(value, torch.Tensor) else 0
+        if isinstance(size, int):
+            raise SymbolicShapeError(
+                f"{label!r} cannot change: the program works for {size} alone.",
+                why=f"dimension {dimension} of the input {users[leaf].name} was decided on while the program ran",
+                fix="Leave that dimension static, or rewrite what depends on its size.",
+            )
+        if found.setdefault(size, label) != label:
+            told = f"The name {label!r} is not used: the program takes that size for equal to {found[size]!r}."
+            warnings.warn(told, UserWarning, stacklevel=5)
+    return found
+
+
+def name_output_axes(model: ir.Model, axes: Mapping[str, Mapping[int, str]], labels: Sequence[str]) -> None:
+    """Name sizes of outputs that follow from no size with a label."""
+    outputs = {value.name: value for value in model.graph.outputs}
+    unknown = [name for name in axes if name not in outputs]
+    if unknown:
+        names = [str(value.name) for value in (*model.graph.inputs, *model.graph.outputs)]
+        raise InputValueError(
+            f"dynamic_axes names {', '.join(map(repr, unknown))}, which is no input or output.",
+            why=f"the model has {', '.join(names)}",
+            fix="Use these names, or give others in input_names and output_names.",
+        )
+    for output, named in axes.items():
+        shape = outputs[output].shape
+        for axis, label in named.items():
+            size = str(shape[axis]) if shape is not None and -len(shape) <= axis < len(shape) else ""
+            if size.isidentifier() and size not in labels:
+                rename_axes(model, {size: label})
+
+
+def rename_axes(model: ir.Model, names: Mapping[str, str]) -> None:
+    """Change ``model`` in place: sizes, and sizes within expressions, get other names; the longest match counts."""
+    ordered = sorted(names, key=len, reverse=True)
+    pattern = re.compile("|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in ordered))
+    if not ordered:
+        return
+    for value in _values(model):
+        if value.shape is not None and any(isinstance(size, ir.SymbolicDim) for size in value.shape):
+            sizes = [size if isinstance(size, int) else size.value for size in value.shape]
+            renamed = [pattern.sub(lambda m: names[m[0]], size) if isinstance(size, str) else size for size in sizes]
+            if renamed != sizes:
+                value.shape = ir.Shape(renamed)
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    graphs = [model.graph, *model.graph.subgraphs()]
+    for function in model.functions.values():
+        graphs += [function.graph, *function.graph.subgraphs()]
+    for graph in graphs:
+        yield from graph.inputs
+        yield from (value for node in graph for value in node.outputs)

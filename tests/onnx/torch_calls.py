@@ -1,0 +1,234 @@
+"""Calls of ``torch.onnx.export(…, dynamo=True)`` that must carry over: what is exported, how, and what to run it on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+Dim = torch.export.Dim
+
+
+@dataclass(frozen=True)
+class Call:
+    """``options`` are the keywords of export; ``others`` are further calls of what comes out."""
+
+    model: Any
+    args: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
+    others: tuple[tuple[Any, ...], ...] = ()
+
+
+class Run(nn.Module):
+    """A function as a module, under its own signature."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+CALLS: dict[str, Callable[[], Call]] = {}
+
+
+def call(make: Callable[[], Call]) -> Callable[[], Call]:
+    """Add a call under the name of the function that makes it."""
+    assert make.__name__ not in CALLS, make.__name__
+    CALLS[make.__name__] = make
+    return make
+
+
+def operator(
+    name: str, function: Callable[..., Any], *args: Any, others: tuple[tuple[Any, ...], ...] = (), **options: Any
+) -> None:
+    """Add a call of one function."""
+    assert name not in CALLS, name
+    CALLS[name] = lambda: Call(Run(function), args, options, others)
+
+
+def floats(*shape: int) -> torch.Tensor:
+    """The same numbers each time."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+class Sum(nn.Module):
+    def forward(self, x, bias=None):
+        return x + 1 if bias is None else x + bias
+
+
+class Nested(nn.Module):
+    def forward(self, x, ys, zs, c):
+        y = ys[0] + ys[1] + zs["a"] + zs["b"]
+        return x + y, c * 5
+
+
+def nested_args(size: int = 5) -> tuple[Any, ...]:
+    return (
+        floats(size),
+        [floats(size), floats(size)],
+        {"a": floats(size), "b": floats(size)},
+        floats(6),
+    )
+
+
+class Perceptron(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+# Arguments
+
+
+@call
+def bare_tensor() -> Call:
+    return Call(Sum(), floats(2, 3))
+
+
+@call
+def keywords_in_a_trailing_dict() -> Call:
+    return Call(Sum(), (floats(2, 3), {"bias": floats(2, 3)}))
+
+
+@call
+def no_keywords_in_a_trailing_dict() -> Call:
+    return Call(Sum(), (floats(2, 3), {}))
+
+
+@call
+def keywords() -> Call:
+    return Call(Sum(), (floats(2, 3),), {"kwargs": {"bias": floats(3)}})
+
+
+@call
+def keywords_alone() -> Call:
+    return Call(Sum(), (), {"kwargs": {"x": floats(2, 3), "bias": floats(3)}})
+
+
+@call
+def nested_inputs() -> Call:
+    return Call(Nested(), nested_args())
+
+
+@call
+def nested_inputs_with_names() -> Call:
+    return Call(Nested(), nested_args(), {"input_names": ["x", "y", "z", "a", "b", "c"], "output_names": ["s", "t"]})
+
+
+@call
+def fewer_names_than_inputs() -> Call:
+    return Call(Nested(), nested_args(), {"input_names": ["first"], "output_names": ["sum"]})
+
+
+@call
+def a_flag_and_a_number_are_constants() -> Call:
+    def run(x, scale: float = 2.0, double: bool = True):
+        return x * scale * (2 if double else 1)
+
+    return Call(Run(run), (floats(3), 3.0, False))
+
+
+@call
+def none_among_the_inputs() -> Call:
+    return Call(Sum(), (floats(3), None))
+
+
+@call
+def deprecated_options() -> Call:
+    return Call(Sum(), (floats(3),), {"do_constant_folding": True, "export_params": True, "profile": False})
+
+
+@call
+def exported_program() -> Call:
+    program = torch.export.export(Perceptron(), (floats(3, 4),), dynamic_shapes=({0: Dim("batch")},))
+    return Call(program, (), {}, ((floats(5, 4),),))
+
+
+@call
+def exported_program_with_names() -> Call:
+    program = torch.export.export(Perceptron(), (floats(3, 4),))
+    return Call(program, (floats(3, 4),), {"input_names": ["features"], "output_names": ["scores"]})
+
+
+@call
+def weights_and_bias() -> Call:
+    return Call(Perceptron().eval(), (floats(3, 4),), {"input_names": ["features"], "output_names": ["scores"]})
+
+
+# Sizes
+
+
+def shapes(name: str, dynamic_shapes: Any, *, model: nn.Module | None = None, **options: Any) -> None:
+    """A model over ``x[3, 4]`` and ``bias[3, 4]`` with these sizes dynamic; then with five rows."""
+    CALLS[name] = lambda: Call(
+        model or Sum(),
+        (floats(3, 4), floats(3, 4)),
+        {"dynamic_shapes": dynamic_shapes, **options},
+        ((floats(5, 4), floats(5, 4)),),
+    )
+
+
+shapes("string_names", {"x": {0: "batch"}, "bias": {0: "batch"}})
+shapes("two_names_for_one_size", {"x": {0: "rows"}, "bias": {0: "others"}})
+shapes("names_by_position", ({0: "batch"}, {0: "batch"}))
+shapes("names_in_a_list", [{0: "batch"}, {0: "batch"}])
+shapes("names_for_each_dimension", (("batch", "width"), ("batch", "width")))
+shapes("names_and_none", ({0: "batch", 1: None}, {0: "batch"}))
+
+
+@call
+def names_of_nested_inputs() -> Call:
+    size = {0: "size"}
+    described = {"x": size, "ys": [size, size], "zs": {"a": size, "b": size}, "c": {0: "other"}}
+    return Call(Nested(), nested_args(), {"dynamic_shapes": described}, (nested_args(7),))
+
+
+@call
+def names_of_nested_inputs_with_input_names() -> Call:
+    size = {0: "size"}
+    described = {"x": size, "ys": [size, size], "zs": {"a": size, "b": size}, "c": {0: "other"}}
+    names = ["x", "y", "z", "a", "b", "c"]
+    return Call(Nested(), nested_args(), {"dynamic_shapes": described, "input_names": names}, (nested_args(7),))
+
+
+@call
+def sizes_in_expressions() -> Call:
+    def run(x):
+        return x.reshape(-1, 2), x.new_ones(x.shape[0] + 1)
+
+    return Call(Run(run), (floats(4, 6),), {"dynamic_shapes": ({0: "rows"},)}, ((floats(6, 6),),))
+
+
+@call
+def axes_with_names() -> Call:
+    axes = {"x": {0: "batch", 1: "width"}, "out": {0: "batch"}}
+    options = {"input_names": ["x"], "output_names": ["out"], "dynamic_axes": axes}
+    return Call(Perceptron2(), (floats(3, 4),), options, ((floats(5, 4),),))
+
+
+class Perceptron2(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2
+
+
+@call
+def axes_of_a_few_inputs() -> Call:
+    axes = {"x": {0: "size"}, "y": {0: "size"}, "z": {0: "size"}, "a": {0: "size"}, "b": {0: "size"}}
+    names = ["x", "y", "z", "a", "b", "c"]
+    return Call(Nested(), nested_args(), {"dynamic_axes": axes, "input_names": names}, (nested_args(8),))
+
+
+@call
+def axes_by_the_names_of_parameters() -> Call:
+    axes = {"x": {0: "batch"}, "bias": {0: "batch"}}
+    args = (floats(3, 4), floats(3, 4))
+    return Call(Sum(), args, {"dynamic_axes": axes, "input_names": ["x", "bias"]}, ((floats(5, 4), floats(5, 4)),))
+
+
+@call
+def a_dynamic_size_of_one() -> Call:
+    return Call(Perceptron(), (floats(1, 4),), {"dynamic_shapes": ({0: "batch"},)}, ((floats(5, 4),),))
