@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+DYNAMIC, AUTO, STATIC = torch.export.Dim.DYNAMIC, torch.export.Dim.AUTO, torch.export.Dim.STATIC
 Dim = torch.export.Dim
 
 
@@ -178,6 +179,21 @@ shapes("names_by_position", ({0: "batch"}, {0: "batch"}))
 shapes("names_in_a_list", [{0: "batch"}, {0: "batch"}])
 shapes("names_for_each_dimension", (("batch", "width"), ("batch", "width")))
 shapes("names_and_none", ({0: "batch", 1: None}, {0: "batch"}))
+
+
+shapes("names_and_hints", ({0: "batch", 1: STATIC}, {0: DYNAMIC}))
+shapes("hints", ({0: DYNAMIC}, {0: DYNAMIC}))
+shapes("automatic_hints", ({0: AUTO, 1: AUTO}, {0: AUTO, 1: AUTO}))
+shapes("dims", {"x": {0: Dim("batch")}, "bias": {0: Dim("batch")}})
+shapes("dims_with_a_range", {"x": {0: Dim("batch", min=2, max=64)}, "bias": {0: Dim("batch", min=2, max=64)}})
+shapes("dims_and_static_numbers", {"x": {0: Dim("batch"), 1: 4}, "bias": {0: Dim("batch")}})
+
+
+@call
+def derived_dims() -> Call:
+    batch = Dim("batch", min=2)
+    described = ({0: batch}, {0: 2 * batch})
+    return Call(Run(lambda x, y: torch.cat([x, y])), (floats(3), floats(6)), {"dynamic_shapes": described})
 
 
 @call

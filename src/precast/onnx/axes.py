@@ -1,7 +1,7 @@
 """What users say about sizes that may change, in the forms that torch's exporter takes, and the names that come of it.
 
 Before: ``dynamic_axes={"x": {0: "batch"}, "y": [1]}``, or ``dynamic_shapes={"x": {0: "batch"}}``
-After:  ``dynamic_shapes=({0: Dim.AUTO}, {1: Dim.AUTO})``, and a label for each: ``batch``, ``y_dynamic_axes_1``
+After:  ``dynamic_shapes=({0: Dim.DYNAMIC}, {1: Dim.DYNAMIC})``, and a label for each: ``batch``, ``y_dynamic_axes_1``
 
 A string is a name, and no promise: two dimensions of one name may differ, and the program may find two names equal.
 """
@@ -17,7 +17,7 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
-from precast.errors import InputTypeError, InputValueError, SymbolicShapeError
+from precast.errors import InputTypeError, InputValueError
 from precast.graph.nodes import value_of
 from precast.graph.program import Program
 from precast.graph.signature import InputKind
@@ -62,7 +62,7 @@ def described_axes(source: Source, *, dynamic_shapes: Any, dynamic_axes: Dynamic
         for dimension, spec in enumerate(tensor.dims if isinstance(tensor, TensorDims) else ())
         if isinstance(spec, Dim) and spec.name.startswith("label_")
     }
-    return Axes(_replaced(dynamic_shapes, lambda _: Dim.AUTO), labels, others)
+    return Axes(_replaced(dynamic_shapes, lambda _: Dim.DYNAMIC), labels, others)
 
 
 def _replaced(spec: Any, replacement: Callable[[str], Any]) -> Any:
@@ -112,13 +112,7 @@ def labelled_sizes(program: Program, labels: Mapping[tuple[int, int], str]) -> d
     for (leaf, dimension), label in labels.items():
         value = value_of(users[leaf])
         size = as_size(value.shape[dimension]) if isinstance(value, torch.Tensor) else 0
-        if isinstance(size, int):
-            raise SymbolicShapeError(
-                f"{label!r} cannot change: the program works for {size} alone.",
-                why=f"dimension {dimension} of the input {users[leaf].name} was decided on while the program ran",
-                fix="Leave that dimension static, or rewrite what depends on its size.",
-            )
-        if found.setdefault(size, label) != label:
+        if not isinstance(size, int) and found.setdefault(size, label) != label:
             told = f"The name {label!r} is not used: the program takes that size for equal to {found[size]!r}."
             warnings.warn(told, UserWarning, stacklevel=5)
     return found
