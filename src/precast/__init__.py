@@ -55,6 +55,7 @@ _HOMES = {
     "draw_graph": "precast.compilers",
     "draw_graph_compile": "precast.compilers",
     "explain": "precast.report.explain",
+    "from_torch": "precast.export",
     "functional_program": "precast.pipeline",
     "fx_graph_cse": "precast.compilers",
     "get_aot_graph_name": "precast.autograd",
@@ -161,6 +162,7 @@ if TYPE_CHECKING:
     from precast.export import TokenArgument as TokenArgument
     from precast.export import capture_pre_autograd_graph as capture_pre_autograd_graph
     from precast.export import dims as dims
+    from precast.export import from_torch as from_torch
     from precast.export import load as load
     from precast.export import (
         refine_dynamic_shapes_from_suggested_fixes as refine_dynamic_shapes_from_suggested_fixes,

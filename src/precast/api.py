@@ -11,6 +11,7 @@ from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.entry import compile_callable
 from precast.backend import Backend, CompilerFunction, get_backend
 from precast.errors import InputTypeError
+from precast.export.torch_files.convert import from_torch, is_program
 from precast.options import Options, as_options
 
 Model = TypeVar("Model", bound=Callable[..., Any])
@@ -54,6 +55,7 @@ def compile(
     Where a module's forward cannot be captured, it runs in Python and the modules that it calls are compiled, with one
     warning; ``fullgraph=True`` raises instead.
     ``options`` are for compilers that know them: see ``Compiler.with_options``.
+    An exported program, PyTorch's own too, is compiled as the module that it describes.
 
     >>> import torch
     >>> @compile
@@ -64,6 +66,8 @@ def compile(
     """
     if model is None:
         return functools.partial(compile, backend=backend, dynamic=dynamic, fullgraph=fullgraph, options=options)
+    if is_program(model):
+        model = from_torch(model).module()
     if not callable(model):
         raise InputTypeError(
             f"precast.compile got a {type(model).__name__}.",

@@ -18,9 +18,12 @@ from precast.errors import FileWriteError
 
 ALIGNMENT = 64
 MAX_MEMBERS = 1000
+MAX_TORCH_MEMBERS = 1_000_000
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _PADDING_FIELD = 0x5043  # a private extra field that only fills space
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,4}")
+_TORCH_NAME = re.compile(r"[^/\\\x00-\x1f]+(/[^/\\\x00-\x1f]+)*")
+_SIGNATURE = b"PK\x03\x04"
 _LARGE = 2**31
 _TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -85,11 +88,35 @@ def is_member_name(name: str) -> bool:
     return _SAFE_NAME.fullmatch(name) is not None
 
 
-def read_archive(data: memoryview) -> dict[str, memoryview]:
-    """The members, as windows on `data`. Nothing is trusted: names, sizes, offsets and overlaps are checked."""
+def read_archive(data: memoryview, *, is_torchs: bool = False) -> dict[str, memoryview]:
+    """The members, as windows on `data`. Nothing is trusted: names, sizes, offsets and overlaps are checked.
+
+    An archive that is torch's has a member for each tensor, hidden ones, and sizes that follow what they are of.
+    """
+    infos = _infos(data)
+    most = MAX_TORCH_MEMBERS if is_torchs else MAX_MEMBERS
+    if len(infos) > most:
+        raise damaged(f"the archive has {len(infos)} members", f"at most {most} are allowed")
+    members: dict[str, memoryview] = {}
+    end = 0
+    for info in sorted(infos, key=lambda each: each.header_offset):
+        start = _check_member(info, data, end, is_torchs=is_torchs)
+        if info.filename in members:
+            raise damaged(f"the archive has two members {info.filename!r}", "names must differ")
+        end = start + info.file_size
+        members[info.filename] = data[start:end]
+    return members
+
+
+def is_torch_archive(data: memoryview) -> bool:
+    """Whether these are the bytes of an archive that torch wrote: its members are in a folder, named after the file."""
+    return any(info.filename.endswith("/archive_format") for info in _infos(data))
+
+
+def _infos(data: memoryview) -> list[zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(_ReadOnly(data)) as archive:
-            infos = archive.infolist()
+            return archive.infolist()
     except (
         zipfile.BadZipFile,
         ValueError,
@@ -99,25 +126,15 @@ def read_archive(data: memoryview) -> dict[str, memoryview]:
         UnicodeDecodeError,
     ) as problem:
         raise damaged("the file is not a Precast archive", str(problem)) from problem
-    if len(infos) > MAX_MEMBERS:
-        raise damaged(f"the archive has {len(infos)} members", f"at most {MAX_MEMBERS} are allowed")
-    members: dict[str, memoryview] = {}
-    end = 0
-    for info in sorted(infos, key=lambda each: each.header_offset):
-        start = _check_member(info, data, end)
-        if info.filename in members:
-            raise damaged(f"the archive has two members {info.filename!r}", "names must differ")
-        end = start + info.file_size
-        members[info.filename] = data[start:end]
-    return members
 
 
-def _check_member(info: zipfile.ZipInfo, data: memoryview, previous_end: int) -> int:
+def _check_member(info: zipfile.ZipInfo, data: memoryview, previous_end: int, *, is_torchs: bool) -> int:
     """Where the member's bytes begin, once all about it is right."""
     name = info.filename
-    if not _SAFE_NAME.fullmatch(name):
+    if not (_TORCH_NAME if is_torchs else _SAFE_NAME).fullmatch(name):
         raise damaged(f"the archive has a member {name!r}", "that is no plain relative path")
-    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ~0x800 or info.compress_size != info.file_size:
+    allowed = 0x808 if is_torchs else 0x800
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ~allowed or info.compress_size != info.file_size:
         raise damaged(f"{name} is compressed or encrypted", "members are stored as they are")
     header = data[info.header_offset : info.header_offset + _LOCAL_HEADER.size]
     if info.header_offset < previous_end or len(header) != _LOCAL_HEADER.size:
@@ -126,7 +143,7 @@ def _check_member(info: zipfile.ZipInfo, data: memoryview, previous_end: int) ->
     signature, name_length, extra_length = fields[0], int(fields[-2]), int(fields[-1])
     name_start = info.header_offset + _LOCAL_HEADER.size
     start = name_start + name_length + extra_length
-    if signature != b"PK\x03\x04" or bytes(data[name_start : name_start + name_length]) != name.encode():
+    if signature != _SIGNATURE or bytes(data[name_start : name_start + name_length]) != name.encode():
         raise damaged(f"{name} has a wrong local header", "it names another member")
     if start + info.file_size > len(data) or start % ALIGNMENT:
         raise damaged(f"{name} ends outside the file, or is not aligned", "its size or place is wrong")

@@ -172,10 +172,18 @@ def open_package(source: Path | bytes | memoryview, *, writable: bool = False, c
     What is `writable` is private to this process: the file stays as it is. With `copy`, the file is read once, here:
     what becomes of it later does not matter.
     """
+    return package_of(file_bytes(source, writable=writable, copy=copy))
+
+
+def file_bytes(source: Path | bytes | memoryview, *, writable: bool = False, copy: bool = False) -> memoryview:
+    """What `open_package` takes apart: the file, mapped or read, or the bytes."""
     if isinstance(source, Path):
-        data = _read(source) if copy else _mapped(source, mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
-    else:
-        data = memoryview(bytearray(source) if writable else source)
+        return _read(source) if copy else _mapped(source, mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
+    return memoryview(bytearray(source) if writable else source)
+
+
+def package_of(data: memoryview) -> Package:
+    """The file that has these bytes, its structure and manifest checked."""
     members = read_archive(data)
     if MANIFEST not in members or len(members[MANIFEST]) > MAX_MANIFEST:
         raise damaged("the file has no manifest", f"{MANIFEST} is missing or too large")

@@ -11,6 +11,7 @@ from precast.export.program import ExportedProgram
 from precast.export.registered_classes import register_dataclass
 from precast.export.save import save
 from precast.export.signature import ExportBackwardSignature, ExportGraphSignature
+from precast.export.torch_files.convert import from_torch
 from precast.export.tracepoints import ModuleCallEntry, ModuleCallSignature
 from precast.export.unflatten import unflatten
 from precast.graph.signature import (
@@ -52,6 +53,7 @@ __all__ = [
     "capture_pre_autograd_graph",
     "dims",
     "export",
+    "from_torch",
     "load",
     "refine_dynamic_shapes_from_suggested_fixes",
     "register_dataclass",

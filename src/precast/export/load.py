@@ -1,12 +1,12 @@
 """Reads an exported program from a file; everything is checked before it is used."""
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from precast.artifact.archive import check_member
-from precast.artifact.package import Package, open_package
+from precast.artifact.archive import check_member, is_torch_archive
+from precast.artifact.package import Package, file_bytes, package_of
 from precast.artifact.schema import ANYTHING, MapOf, Text, check_shape, damaged, parse_json
 from precast.artifact.weights import Weight, read_weights
 from precast.errors import ArtifactError, PrecastError
@@ -14,6 +14,7 @@ from precast.export.program import ExportedProgram
 from precast.export.save import FileLike
 from precast.export.serialize import schema
 from precast.export.serialize.document import from_document
+from precast.export.torch_files.file import TorchFile
 
 # What torch and sympy raise when they are given sizes, dtypes or arguments that make no sense together.
 NONSENSE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, OverflowError, AssertionError,
@@ -33,15 +34,21 @@ def load(
     The texts named in ``extra_files`` are filled in; an empty dict gets all of them. The SHA-256 of weights is
     compared, too, unless ``check_weights`` is false; that of what describes them always is.
 
+    Files that PyTorch's exporter wrote are read as well, see ``precast.export.torch_files``.
+
     A path is mapped: weights are read when they are used, and changing them changes no file. The file must not be cut
     or overwritten while the program is in use; with ``copy``, it is read once, and may be.
     """
-    if isinstance(f, (str, os.PathLike)):
-        package = open_package(Path(f), writable=True, copy=copy)
+    is_path = isinstance(f, (str, os.PathLike))
+    data = file_bytes(Path(f), writable=True, copy=copy) if is_path else _bytes(f)  # type: ignore[arg-type]
+    if is_torch_archive(data):
+        file = TorchFile.read(data)
+        _check_opset(file.opset, expected_opset_version or {})
+        texts, exported = file.extra_files, as_sound(file.program)
     else:
-        package = open_package(_bytes(f))
-    texts = _extra_files(package)
-    exported = program_in(package, expected_opset_version=expected_opset_version, check_weights=check_weights)
+        package = package_of(data)
+        texts = _extra_files(package)
+        exported = program_in(package, expected_opset_version=expected_opset_version, check_weights=check_weights)
     if extra_files is not None:
         _fill(extra_files, texts)
     return exported
@@ -62,8 +69,13 @@ def program_in(
         for name in schema.TENSOR_MEMBERS
         if f"{name}.safetensors" in package.members
     }
+    return as_sound(lambda: from_document(content, members))
+
+
+def as_sound(make: Callable[[], ExportedProgram]) -> ExportedProgram:
+    """The program that ``make`` returns; whatever is wrong with it is told as a damaged file."""
     try:
-        return from_document(content, members)
+        return make()
     except ArtifactError:
         raise
     except (*NONSENSE, PrecastError) as problem:

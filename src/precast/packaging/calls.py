@@ -21,6 +21,7 @@ from precast.export.serialize.constants import constant_to_json
 from precast.export.serialize.expressions import expression_to_json
 from precast.export.serialize.symbols import sizes_to_json, symbol_to_json
 from precast.export.serialize.trees import tree_to_json
+from precast.export.torch_files.convert import from_torch, is_program
 from precast.graph.nodes import value_of
 from precast.graph.program import Program
 from precast.graph.signature import ConstantArgument, InputKind, OutputKind
@@ -148,8 +149,8 @@ def _check_name(name: object) -> None:
 def _exported(
     name: str, given: object, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
 ) -> ExportedProgram:
-    if isinstance(given, ExportedProgram):
-        return given
+    if is_program(given):
+        return from_torch(given)
     if isinstance(given, tuple) and 2 <= len(given) <= 4:
         module, args, kwargs, dynamic_shapes = (*given, None, None)[:4]
         return _exported(name, module, args, kwargs, dynamic_shapes)

@@ -15,7 +15,7 @@ from precast.artifact.weights import Weight
 from precast.export.program import ExportedProgram, Origin
 from precast.export.serialize import schema
 from precast.export.serialize.constants import constant_from_json, constant_to_json
-from precast.export.serialize.graphs import GraphReader, Tables, graph_to_json
+from precast.export.serialize.graphs import GraphReader, Tables, graph_to_json, module_records
 from precast.export.serialize.names import checked_path, writable_path
 from precast.export.serialize.signatures import (
     module_call_from_json,
@@ -109,7 +109,7 @@ def from_document(content: Any, members: Mapping[str, Mapping[str, Weight]]) -> 
     sizes = sizes_from_json(content)
     signature = signature_from_json(content["signature"])
     tensors = load_tensors(content["tensors"], {name: members.get(name, {}) for name in schema.TENSOR_MEMBERS})
-    reader = GraphReader(sizes, content["stacks"], [_module_record(text) for text in content["modules"]])
+    reader = GraphReader(sizes, content["stacks"], module_records(content["modules"]))
     with sizes.fakes.mode, sizes.shape_env.suppress_guards(), sizes.fakes.unrecorded():
         module = reader.read(content["graph"])
     aliases = tuple((checked_path(alias), checked_path(name)) for alias, name in content["aliases"])
@@ -128,13 +128,6 @@ def from_document(content: Any, members: Mapping[str, Mapping[str, Weight]]) -> 
         example_inputs=_examples_from_json(content["example_inputs"], tensors[schema.EXAMPLES]),
     )
     return ExportedProgram(program, origin, dialect=Dialect(content["dialect"]))
-
-
-def _module_record(text: str) -> tuple[str, str]:
-    path, parted, kind = text.partition("\0")
-    if not parted:
-        raise damaged("a record of a submodule is not as it should be", f"it is {text[:80]!r}")
-    return checked_path(path), checked_path(kind)
 
 
 def _boundary(signature: Signature, updates: list[int]) -> BoundaryFacts:

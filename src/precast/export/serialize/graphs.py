@@ -6,6 +6,7 @@ The traced values of nodes as JSON: dtype, sizes, strides and device of tensors;
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
@@ -17,7 +18,7 @@ from precast.artifact.schema import Json, damaged
 from precast.errors import ExportError
 from precast.export.serialize.constants import constant_from_json, constant_to_json
 from precast.export.serialize.expressions import expression_to_json
-from precast.export.serialize.names import target_from_json, target_to_json, writable_path
+from precast.export.serialize.names import checked_path, target_from_json, target_to_json, writable_path
 from precast.export.serialize.symbols import LoadedSizes
 from precast.graph.nodes import has_value, set_module_stack, set_value, value_of
 from precast.graph.tensor_spec import TensorSpec
@@ -166,11 +167,15 @@ def _trimmed(record: list[Json]) -> list[Json]:
 
 @dataclass(frozen=True)
 class GraphReader:
-    """Builds graphs over the tables and symbols of one file. Must run under the fake mode of ``sizes``."""
+    """Builds graphs over the tables and symbols of one file. Must run under the fake mode of ``sizes``.
+
+    Graphs that ``may_write`` call operators that write to their inputs, until they are made functional.
+    """
 
     sizes: LoadedSizes
     stacks: list[str]
     modules: list[tuple[str, str]]
+    may_write: bool = False
 
     def read(self, content: Any, depth: int = 0) -> fx.GraphModule:
         """The graph module; its nodes carry values and provenance."""
@@ -209,7 +214,7 @@ class GraphReader:
             resolve = _resolver(nodes)
             node = graph.create_node(
                 "call_function",
-                target_from_json(str(target)),
+                target_from_json(str(target), may_write=self.may_write),
                 tuple(constant_from_json(args, resolve)),
                 {_identifier(key): constant_from_json(item, resolve) for key, item in (kwargs or {}).items()},
                 name=_identifier(name),
@@ -220,6 +225,18 @@ class GraphReader:
         if modules is not None:
             pairs = [self.modules[number] for number in modules]
             set_module_stack(node, {f"{i}:{path}": (path, kind) for i, (path, kind) in enumerate(pairs)})
+
+
+def module_records(texts: Iterable[str]) -> list[tuple[str, str]]:
+    """The path and the class of every submodule in a table."""
+    return [_module_record_of(text) for text in texts]
+
+
+def _module_record_of(text: str) -> tuple[str, str]:
+    path, parted, kind = text.partition("\0")
+    if not parted:
+        raise damaged("a record of a submodule is not as it should be", f"it is {text[:80]!r}")
+    return checked_path(path), checked_path(kind)
 
 
 def _identifier(name: object) -> str:

@@ -60,8 +60,8 @@ def target_to_json(target: Any) -> str:
     return _NAMES[target]
 
 
-def target_from_json(name: str) -> Callable[..., Any]:
-    """What the name stands for in this process."""
+def target_from_json(name: str, *, may_write: bool = False) -> Callable[..., Any]:
+    """What the name stands for in this process; ``may_write``: also an operator that writes to its input."""
     if name in _PLAIN:
         return _PLAIN[name]
     if name.startswith("higher_order."):
@@ -74,7 +74,8 @@ def target_from_json(name: str) -> Callable[..., Any]:
     if match is None:
         raise damaged(f"the program calls {name[:100]!r}", "that is no name of an operator")
     namespace, packet, overload = match.groups()
-    if not may_be_called_by_files(namespace, packet):
+    written = packet.removesuffix("_") if may_write and namespace == "aten" else packet
+    if not may_be_called_by_files(namespace, packet) and not may_be_called_by_files(namespace, written):
         raise damaged(f"the program calls {name!r}", "it might reach beyond the program's own tensors")
     try:
         operator_found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)

@@ -102,6 +102,7 @@ def sizes_from_json(content: Any) -> LoadedSizes:
         for record in content["symbols"]
     ]
     guards = [SizeGuard(expression_from_json(g["condition"], symbols), g["at"]) for g in content["guards"]]
+    guards = [guard for guard in guards if guard.condition is not sympy.true]
     return LoadedSizes(fakes, SymbolicSizes(tuple(kept), tuple(guards)), symbols, hints)
 
 
