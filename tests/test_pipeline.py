@@ -29,6 +29,12 @@ def package_it(tmp_path):
     precast.package(model(), (torch.ones(2, 4),), path=tmp_path / "model.precast")
 
 
+def train_it(tmp_path):
+    network = model()
+    optimizer = torch.optim.Adam(network.parameters())
+    precast.train_step(network, lambda m, x: m(x).sum(), optimizer, torch.ones(2, 4))
+
+
 def export_to_onnx(tmp_path):
     onnx.export(model(), (torch.ones(2, 4),))
 
@@ -38,6 +44,7 @@ RUNS = {
     "explain": explain_it,
     "export": export_it,
     "package": package_it,
+    "train_step": train_it,
     "onnx.export": export_to_onnx,
 }
 

@@ -35,6 +35,7 @@ _HOMES = {
     "SymIntArgument": "precast.export",
     "TensorArgument": "precast.export",
     "TokenArgument": "precast.export",
+    "TrainStep": "precast.training",
     "Variant": "precast.autograd",
     "aot_compile": "precast.packaging",
     "aot_export_joint_simple": "precast.autograd",
@@ -84,6 +85,7 @@ _HOMES = {
     "set_model_name": "precast.autograd",
     "simple_ts_compile": "precast.compilers",
     "symbolic_trace": "precast.trace.capture",
+    "train_step": "precast.training",
     "ts_compile": "precast.compilers",
     "unflatten": "precast.export",
     "variants": "precast.autograd",
@@ -185,3 +187,5 @@ if TYPE_CHECKING:
     from precast.runtime import aot_load as aot_load
     from precast.trace.capture import Dim as Dim
     from precast.trace.capture import symbolic_trace as symbolic_trace
+    from precast.training import TrainStep as TrainStep
+    from precast.training import train_step as train_step

@@ -101,6 +101,21 @@ WAYS: Mapping[str, tuple[Stage, ...]] = MappingProxyType(
                 "precast.artifact.package:write_package", "one file: manifest, programs, libraries, weights, samples"
             ),
         ),
+        "train_step": (
+            Stage("precast.training.initial_state:add_initial_state", "the state that the optimizer begins with"),
+            Stage("precast.training.capture:capture_step", "the whole step as a program: gradients and updates inside"),
+            *_EXPORT,
+            Stage(
+                "precast.native.graph_passes.numbers_in_tensors:keep_numbers_in_tensors",
+                "learning rates and counts of steps as tensors",
+            ),
+            Stage("precast.packaging.traced_program:retraced", "the graph in the backend's operators"),
+            Stage("precast.autograd.boundary.mutations:mark_updates", "which results may be written over their inputs"),
+            _REWRITTEN,
+            _SPLIT,
+            *_LOOPS,
+            *_CODE,
+        ),
         "onnx.export": (
             *_EXPORT,
             Stage("precast.onnx.capture:translatable", "operators without a rule decomposed into others"),

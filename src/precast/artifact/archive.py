@@ -7,8 +7,8 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,19 +37,32 @@ def write_archive(path: Path, members: Mapping[str, Content], *, beside: Mapping
 
     Files that lie `beside` it, told by what their names have behind its own, appear with it.
     """
-    try:
-        with ExitStack() as stack:
-            moves: list[tuple[Path, Path]] = []
-            for suffix, content in (beside or {}).items():
-                target = Path(f"{path}{suffix}")
-                partial, file = stack.enter_context(partial_file(target))
-                file.write(content)
-                _finish(file)
-                moves.append((partial, target))
-            partial, file = stack.enter_context(partial_file(path))
-            write_members(file, members)
+    with _told_failures(path), ExitStack() as stack:
+        moves: list[tuple[Path, Path]] = []
+        for suffix, content in (beside or {}).items():
+            target = Path(f"{path}{suffix}")
+            partial, file = stack.enter_context(partial_file(target))
+            file.write(content)
             _finish(file)
-            replace_together([*moves, (partial, path)])
+            moves.append((partial, target))
+        partial, file = stack.enter_context(partial_file(path))
+        write_members(file, members)
+        _finish(file)
+        replace_together([*moves, (partial, path)])
+
+
+def write_file(path: Path, pieces: Sequence[bytes | memoryview]) -> None:
+    """Write the pieces one after the other. The file appears complete or not at all."""
+    with _told_failures(path), partial_file(path) as (partial, file):
+        file.writelines(pieces)
+        _finish(file)
+        os.replace(partial, path)
+
+
+@contextmanager
+def _told_failures(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as problem:
         raise FileWriteError(
             f"{path} cannot be written",

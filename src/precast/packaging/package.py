@@ -120,12 +120,26 @@ def package(
     ...     precast.runtime.load(path)(torch.tensor([-1.0, 1.0]))
     tensor([0., 1.])
     """
+    programs = exported_entries(module_or_program_or_entries, args, kwargs, dynamic_shapes)
+    return package_programs(programs, path=path, targets=targets, samples=samples, sign=sign, options=options)
+
+
+def package_programs(
+    programs: Mapping[str, ExportedProgram],
+    *,
+    path: str | os.PathLike[str],
+    targets: Sequence[str],
+    samples: bool | Sequence[Call] | Mapping[str, bool | Sequence[Call]],
+    sign: Any,
+    options: Options | Mapping[str, Any] | None,
+    seed: int = 0,
+) -> Path:
+    """The same for programs that are exported already; ``seed`` is what random numbers begin from."""
     chosen = build_targets(targets)
     key = None if sign is None else private_key(sign)
-    programs = exported_entries(module_or_program_or_entries, args, kwargs, dynamic_shapes)
     if samples is False:
         programs = {name: _without_examples(program) for name, program in programs.items()}
-    storages = SharedStorages()
+    storages = SharedStorages(first_seed=seed)
     chosen_options = as_options(options)
     prepared = prepare_entries(programs, storages, chosen_options, samples=samples)
     refuse_shared_updates(storages.state, {name for each in prepared.values() for name in each.code.updates.values()})
@@ -187,7 +201,7 @@ def _prepared(
     constant_names = {node.name: storages.add_computed(traced.value_of_constant(node)) for node in computed}
     native = native_program(traced, name=name, constant_names=constant_names)
     if native.draws:
-        storages.add_number(RANDOM_SEED)
+        storages.add_seed(RANDOM_SEED)
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     call = call_to_json(traced.exported, native.sizes, native.outputs, checks_sizes=checks_sizes)
     code = native.entry if checks_sizes else replace(native.entry, conditions=())

@@ -30,11 +30,13 @@ class SharedStorages:
     """Collects the storages and the state of one program after the other.
 
     ``weights``: storages by name. ``state``: the model's tensors by name, as the manifest has them.
+    ``first_seed``: what random numbers begin from.
     """
 
     weights: dict[str, Weight] = field(default_factory=dict)
     examples: dict[str, Weight] = field(default_factory=dict)
     state: dict[str, Json] = field(default_factory=dict)
+    first_seed: int = 0
     _numbers: set[str] = field(default_factory=set)
     _computed: dict[tuple[object, ...], str] = field(default_factory=dict)
     # Storages are known by their address, which must not come to mean another: those seen stay.
@@ -64,8 +66,8 @@ class SharedStorages:
         }
         return {**document.content, "tensors": records}, names
 
-    def add_number(self, name: str) -> None:
-        """One more piece of state, which entries may share: a whole number that starts at 0."""
+    def add_seed(self, name: str) -> None:
+        """One more piece of state, which entries may share: the seed of random numbers."""
         if name in self._numbers:
             return
         if name in self.state or name in self.weights:
@@ -74,7 +76,7 @@ class SharedStorages:
                 why="that is what a packaged model calls the seed of its random numbers",
                 fix="Give the tensor another name in the module.",
             )
-        weight = Weight("i64", np.zeros((), np.int64))
+        weight = Weight("i64", np.array(self.first_seed, np.int64))
         self._numbers.add(name)
         self.weights[name] = weight
         self.state[name] = whole_weight(name, weight)

@@ -6,10 +6,11 @@ After:  the same in the native backend's operators; which inputs are state, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import fx
@@ -139,22 +140,23 @@ def fold_constants_of(programs: Mapping[str, TracedProgram]) -> dict[str, Traced
 
 def _decomposed(program: Program) -> fx.GraphModule:
     """The same graph in operators that native code is made of."""
-    module = _traced(program)
+    module = retraced(program, native_decompositions())
     if not any(node.target is _RECURRENT for node in module.graph.nodes):
         return module
     # An operator that only torch has, made of a recurrent layer that is too long, or of another type, to be decomposed.
     with _without_mkldnn():
-        return _traced(program)
+        return retraced(program, native_decompositions())
 
 
-def _traced(program: Program) -> fx.GraphModule:
+def retraced(program: Program, decompositions: Mapping[Any, Callable[..., Any]] | None) -> fx.GraphModule:
+    """The program's graph again, over the same inputs, with operators decomposed."""
     mode = fake_mode_of(program)
     inputs = [value_of(node) for node in program.placeholders]
     function = functionalized(as_flat_function(program.module))
     with tracing_session(), torch.no_grad():
         with mode:
             copies = fresh_copies(inputs)
-        return tidy(trace(function, copies, mode, decompositions=native_decompositions()))  # type: ignore[arg-type]
+        return tidy(trace(function, copies, mode, decompositions=decompositions))
 
 
 @contextmanager

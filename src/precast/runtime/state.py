@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, MutableMapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from precast.artifact.weights import Weight, weight_carrier
-from precast.errors import InputValueError
+from precast.artifact.archive import write_file
+from precast.artifact.weights import Weight, read_weights, weight_carrier, weight_pieces
+from precast.errors import ArtifactError, InputValueError
 from precast.runtime.native import OpenModel
 from precast.runtime.tensors import Array, Tensor, as_in_memory, as_tensor, pack_tensors, short_name, with_bits
 
@@ -52,11 +55,46 @@ class State(MutableMapping[str, Any]):
             "State cannot be removed.", why="the program reads it at every call", fix="Write zeros, if that is meant."
         )
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all of it to a safetensors file, which appears complete or not at all."""
+        write_file(Path(path), weight_pieces({name: self._store.read(name) for name in self._store.names()}))
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Take what ``save`` wrote; a file that does not fit changes nothing."""
+        try:
+            found = read_weights(memoryview(Path(path).read_bytes()))
+        except OSError as problem:
+            raise ArtifactError(f"{path} cannot be read", why=str(problem), fix="check the path") from problem
+        for name in sorted({*self, *found}):
+            self._check(name, found.get(name), path)
+        for name, weight in found.items():
+            self._store.write(name, weight.carrier)
+
+    def _check(self, name: str, found: Weight | None, path: object) -> None:
+        known = self._store.read(name) if name in self._store.names() else None
+        if known is None or found is None:
+            what = "no state" if found is None else "a state"
+            raise ArtifactError(
+                f"{path} has {what} called {name!r}, unlike the model.",
+                why="it was saved from another model",
+                fix="Load what state.save wrote for this one.",
+            )
+        if (known.dtype, known.carrier.shape) != (found.dtype, found.carrier.shape):
+            raise ArtifactError(
+                f"{name!r} is {_kind(found)} in {path}, and {_kind(known)} in the model.",
+                why="it was saved from another model",
+                fix="Load what state.save wrote for this one.",
+            )
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._store.names())
 
     def __len__(self) -> int:
         return len(self._store.names())
+
+
+def _kind(weight: Weight) -> str:
+    return f"{weight.dtype}{list(weight.carrier.shape)}"
 
 
 class NativeState:

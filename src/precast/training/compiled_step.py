@@ -1,0 +1,71 @@
+"""A step's program, compiled by a backend: it writes its updates where the state is.
+
+Before: ``graph(state, batch) -> (updates, results)``
+After:  ``call([*state, *batch]) -> results``, and the state holds the updates; nothing was copied
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from precast.autograd.boundary.mutations import Update, apply_updates, mark_updates
+from precast.autograd.compile_cache import start_graph
+from precast.autograd.compilers_in_use import CompilersInUse, named_call
+from precast.export.program import ExportedProgram
+from precast.graph.compilation import new_compilation
+from precast.graph.nodes import devices_of, placeholders_of
+from precast.graph.signature import InputKind
+from precast.native.random import SEED_NAME, draw_from_streams, seed_as_input
+from precast.native.targets import target_for
+from precast.packaging.traced_program import retraced
+
+KIND = "train_step"
+
+
+class CompiledStep:
+    """A program to call with the state that it names, in the order of ``state_names``, and with a batch."""
+
+    def __init__(self, exported: ExportedProgram, compilers: CompilersInUse) -> None:
+        program, facts = exported.program, exported.program.boundary
+        assert facts is not None, "captured steps are functional"
+        self.exported = exported
+        self.state_names = [
+            str(spec.target) for spec in program.signature.inputs if spec.kind is not InputKind.USER_INPUT
+        ]
+        module = retraced(program, compilers.decompositions)
+        if compilers.inference.random_source() == "philox":
+            module = _seeded(module)
+        self.draws = any(node.name == SEED_NAME for node in placeholders_of(module.graph))
+        mark_updates(module.graph, facts)
+        self.module = module
+        with new_compilation() as compilation:
+            name = compilation.graph_name(KIND)
+            compiled = start_graph(compilers.inference, module, name)()
+        call = named_call(compiled, name)
+        updates = [Update(number, facts.inputs[number]) for number in facts.updated]
+        self._call = apply_updates(lambda values: list(call(list(values))), updates)
+        self._convention = exported.call_convention
+        self._out_tree = program.signature.out_tree
+
+    def leaves_of(self, batch: Any) -> list[Any]:
+        """The leaves of a batch that fits; else an error names what does not."""
+        return pytree.tree_leaves(self._convention.normalized((batch,), {}))
+
+    def run(self, state: Sequence[torch.Tensor], leaves: Sequence[Any], seed: torch.Tensor) -> Any:
+        """Make one step; a call that draws takes its numbers from the seed, and counts it up."""
+        values = [*state, *leaves, *([seed] if self.draws else [])]
+        with torch.no_grad():
+            results = self._call(values)
+            if self.draws:
+                seed.add_(1)
+        return pytree.tree_unflatten(results, self._out_tree)
+
+
+def _seeded(module: fx.GraphModule) -> fx.GraphModule:
+    """The graph with its random numbers drawn from a seed that it takes as its last input."""
+    return seed_as_input(draw_from_streams(module, target_for(devices_of(module.graph)).device))

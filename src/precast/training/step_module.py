@@ -1,0 +1,276 @@
+"""One step of training as a module: its parameters and buffers are all the state that a step reads and updates.
+
+Before: ``model``, ``optimizer`` and a loop that calls ``zero_grad``, ``backward``, ``clip_grad_norm_`` and ``step``
+After:  ``StepModule(...)(batch) -> loss`` over the state ``model.*``, ``optimizer.state.*`` and ``optimizer.groups.*``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from precast.errors import InputTypeError, InputValueError
+from precast.graph.boundary import has_hooks
+from precast.training.gradients import Gradients, reduce_nothing
+from precast.training.skipping import are_finite
+
+LossFunction = Callable[[torch.nn.Module, Any], Any]
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What happens between the gradients and the update; ``moving`` are the numbers of groups that are state."""
+
+    grad_clip: float | None = None
+    accumulate: int = 1
+    skip_nonfinite: bool = False
+    moving: frozenset[tuple[int, str]] = frozenset()
+    reduce: Callable[[Gradients], Gradients] = reduce_nothing
+
+
+class GroupNumber(NamedTuple):
+    """A number of a parameter group: ``group[name]``, or an item of it."""
+
+    group: int
+    name: str
+    item: int | None = None
+
+    @property
+    def path(self) -> str:
+        return f"{self.group}.{self.name}" + ("" if self.item is None else f".{self.item}")
+
+    def read(self, optimizer: Optimizer) -> Any:
+        value = optimizer.param_groups[self.group][self.name]
+        return value if self.item is None else value[self.item]
+
+    def write(self, optimizer: Optimizer, value: Any) -> None:
+        group = optimizer.param_groups[self.group]
+        if self.item is not None:
+            items = list(group[self.name])
+            items[self.item] = value
+            value = type(group[self.name])(items)
+        group[self.name] = value
+
+
+def group_numbers(optimizer: Optimizer, moving: frozenset[tuple[int, str]]) -> list[GroupNumber]:
+    """Learning rates, and whatever else a schedule was seen to change."""
+    found = []
+    for number, group in enumerate(optimizer.param_groups):
+        for name, value in group.items():
+            if name != "lr" and (number, name) not in moving:
+                continue
+            if isinstance(value, float | int):
+                found.append(GroupNumber(number, name))
+            elif isinstance(value, tuple | list):
+                found += [GroupNumber(number, name, item) for item in range(len(value))]
+    return found
+
+
+@dataclass(frozen=True)
+class _Plan:
+    loss_fn: LossFunction
+    optimizer: Optimizer
+    settings: StepSettings
+
+
+class StepModule(torch.nn.Module):
+    """Runs one step of ``optimizer`` on ``loss_fn(model, batch)``: plain torch, to be traced or to be run as it is.
+
+    With ``skip_nonfinite`` it also returns whether the step counts; whoever runs it undoes one that does not.
+    """
+
+    _plan: _Plan
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss_fn: LossFunction,
+        optimizer: Optimizer,
+        settings: StepSettings,
+        skipped: torch.Tensor,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        # Not a part of the module: an optimizer is no state, and a loss function may be a module of its own.
+        self.__dict__["_plan"] = _Plan(loss_fn, optimizer, settings)
+        self.numbers = group_numbers(optimizer, settings.moving)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self.optimizer = torch.nn.Module()
+        for position, parameter in enumerate(parameters_of(optimizer)):
+            name = names.get(id(parameter))
+            if name is None:
+                name = f"outside.{position}"
+                _put(self.optimizer, f"parameters.{position}", parameter)
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    _put(self.optimizer, f"state.{name}.{key}", value)
+        for number in self.numbers:
+            value = torch.tensor(float(number.read(optimizer)), dtype=torch.float64)
+            _put(self.optimizer, f"groups.{number.path}", value)
+        for position, group in enumerate(optimizer.param_groups):
+            for name, value in group.items():
+                if isinstance(value, torch.Tensor):
+                    _put(self.optimizer, f"groups.{position}.{name}", value)
+        if settings.skip_nonfinite:
+            _put(self.optimizer, "skipped", skipped)
+
+    def forward(self, batch: Any) -> Any:
+        optimizer, settings = self._plan.optimizer, self._plan.settings
+        trained = [each for each in parameters_of(optimizer) if each.requires_grad]
+        result, gradients = self._gradients(batch, trained)
+        gradients = settings.reduce(gradients)
+        with torch.no_grad():
+            self._update(trained, gradients)
+            if not settings.skip_nonfinite:
+                return result
+            is_finite = are_finite(pytree.tree_leaves(result)[0], gradients)
+            self.optimizer.get_buffer("skipped").add_(is_finite.logical_not())
+        return result, is_finite
+
+    def _gradients(self, batch: Any, trained: Sequence[torch.Tensor]) -> tuple[Any, Gradients]:
+        """What the loss function returns, over all micro-batches, and the mean of their gradients."""
+        loss_fn, count = self._plan.loss_fn, self._plan.settings.accumulate
+        total: Gradients = [None] * len(trained)
+        results = []
+        for part in _micro_batches(batch, count):
+            with torch.enable_grad():
+                loss, auxiliary = _loss_of(loss_fn(self.model, part))
+                found = torch.autograd.grad(loss if count == 1 else loss / count, trained, allow_unused=True)
+            total = [_sum(one, other) for one, other in zip(total, found, strict=True)]
+            results.append(pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (loss, *auxiliary)))
+        result = results[0] if count == 1 else _joined(results)
+        return (result if len(result) > 1 else result[0]), total
+
+    def _update(self, trained: Sequence[torch.Tensor], gradients: Gradients) -> None:
+        optimizer, settings = self._plan.optimizer, self._plan.settings
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            parameter.grad = gradient
+        try:
+            with self._numbers_of_state(optimizer):
+                if settings.grad_clip is not None:
+                    torch.nn.utils.clip_grad_norm_(trained, settings.grad_clip)
+                type(optimizer).step(optimizer)
+        finally:
+            for parameter in trained:
+                parameter.grad = None
+
+    @contextmanager
+    def _numbers_of_state(self, optimizer: Optimizer) -> Iterator[None]:
+        """While active, groups hold what the state says: symbols, where a trace is at work."""
+        before = [number.read(optimizer) for number in self.numbers]
+        for number, known in zip(self.numbers, before, strict=True):
+            value = self.optimizer.get_buffer(f"groups.{number.path}").item()
+            if number.name != "lr":
+                # Optimizers leave out what a zero makes superfluous; a program is made for one or the other.
+                torch._check(value == 0 if known == 0 else value != 0)
+            number.write(optimizer, value)
+        try:
+            yield
+        finally:
+            for number, value in zip(self.numbers, before, strict=True):
+                number.write(optimizer, value)
+
+
+class EvalModule(torch.nn.Module):
+    """What the loss function returns for a model, without gradients."""
+
+    _loss_fn: LossFunction
+
+    def __init__(self, model: torch.nn.Module, loss_fn: LossFunction) -> None:
+        super().__init__()
+        self.model = model
+        self.__dict__["_loss_fn"] = loss_fn
+
+    def forward(self, batch: Any) -> Any:
+        with torch.no_grad():
+            result = self._loss_fn(self.model, batch)
+        return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+
+
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """All parameters in the order of the groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def check_parameters(optimizer: Optimizer) -> None:
+    """Refuse parameters that call the user's code when they get a gradient."""
+    if any(map(has_hooks, parameters_of(optimizer))):
+        raise InputValueError(
+            "A parameter has a hook on its gradient.",
+            why="a hook would run once, when the step is traced, and never again",
+            fix="Remove the hook; clip with grad_clip=, or change the loss function.",
+        )
+
+
+def _put(root: torch.nn.Module, path: str, value: torch.Tensor) -> None:
+    """Register a tensor under a dotted path, with modules on the way."""
+    *folders, name = path.split(".")
+    for folder in folders:
+        if folder not in root._modules:
+            root.add_module(folder, torch.nn.Module())
+        root = root.get_submodule(folder)
+    if isinstance(value, torch.nn.Parameter):
+        root.register_parameter(name, value)
+    else:
+        root.register_buffer(name, value)
+
+
+def _loss_of(result: Any) -> tuple[torch.Tensor, tuple[Any, ...]]:
+    """The loss, and what came with it."""
+    loss, auxiliary = (result[0], result[1:]) if isinstance(result, tuple) and len(result) == 2 else (result, ())
+    if not isinstance(loss, torch.Tensor):
+        raise InputTypeError(
+            f"The loss function returned a {type(loss).__name__}.",
+            why="a step takes the gradients of one number",
+            fix="Return loss, or (loss, aux), with loss a tensor of one element.",
+        )
+    if loss.numel() != 1 or not loss.requires_grad:
+        found = f"of shape {tuple(loss.shape)}" if loss.numel() != 1 else "that depends on no parameter"
+        raise InputValueError(
+            f"The loss function returned a tensor {found} as loss.",
+            why="a step takes the gradients of one number that the parameters decide",
+            fix="Return its mean or sum, and compute it from the model that is passed, without no_grad.",
+        )
+    return loss, auxiliary
+
+
+def _micro_batches(batch: Any, count: int) -> list[Any]:
+    """The batch in equal parts along the first dimension of its tensors."""
+    if count == 1:
+        return [batch]
+    leaves, tree = pytree.tree_flatten(batch)
+    parts = [_parts(leaf, count) for leaf in leaves]
+    return [pytree.tree_unflatten([each[number] for each in parts], tree) for number in range(count)]
+
+
+def _parts(leaf: Any, count: int) -> Sequence[Any]:
+    if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:
+        return [leaf] * count
+    rows = leaf.shape[0]
+    if rows % count:
+        raise InputValueError(
+            f"A batch of {rows} rows cannot be accumulated over {count} equal parts.",
+            why="each of them is a micro-batch, and the step is made with the mean of their gradients",
+            fix=f"Pass tensors whose first dimension is a multiple of {count}, or choose another accumulate.",
+        )
+    return [leaf.narrow(0, number * (rows // count), rows // count) for number in range(count)]
+
+
+def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
+
+
+def _joined(results: Sequence[Any]) -> Any:
+    """The mean of the losses; of all that came with them, one after the other along a new first dimension."""
+    tree = pytree.tree_structure(results[0])
+    columns = list(zip(*(pytree.tree_leaves(result) for result in results), strict=True))
+    joined = [torch.stack(column) if isinstance(column[0], torch.Tensor) else column[0] for column in columns]
+    return pytree.tree_unflatten([joined[0].mean(0), *joined[1:]], tree)

@@ -1,0 +1,314 @@
+"""``train_step``: forward, loss, backward, clipping and the optimizer's update as one compiled program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from precast.autograd.compilers_in_use import CompilersInUse
+from precast.backend import Backend, CompilerFunction, get_backend
+from precast.errors import DataDependentError, InputTypeError, InputValueError
+from precast.export.program import ExportedProgram
+from precast.graph.signature import OutputKind
+from precast.ops.own_operators import random_seed
+from precast.options import Options, as_options
+from precast.training.capture import capture_step, evaluating
+from precast.training.compiled_step import CompiledStep
+from precast.training.initial_state import add_initial_state, check_optimizer
+from precast.training.live_state import LiveState
+from precast.training.saving import save_step
+from precast.training.step_module import (
+    EvalModule,
+    LossFunction,
+    StepModule,
+    StepSettings,
+    check_parameters,
+    parameters_of,
+)
+
+ENTRIES = {"train": "train_step", "eval": "eval"}
+"""What a step can be saved as, and what the entries are called."""
+
+
+def train_step(
+    model: torch.nn.Module,
+    loss_fn: LossFunction,
+    optimizer: Optimizer,
+    example_batch: Any,
+    *,
+    grad_clip: float | None = None,
+    accumulate: int = 1,
+    skip_nonfinite: bool = False,
+    dynamic_shapes: Any = None,
+    entries: Sequence[str] = ("train", "eval"),
+    backend: str | Backend | CompilerFunction = "native",
+    options: Options | Mapping[str, Any] | None = None,
+) -> TrainStep:
+    """One step of training, compiled as a whole: ``loss = step(batch)`` updates the model and the optimizer.
+
+    ``loss_fn(model, batch)`` returns the loss, or the loss and what else the step should return; batches are any
+    tensors in any structure, like ``example_batch``. The optimizer's own update is traced. Learning rates are inputs,
+    so that schedules go on as they do in eager.
+
+    ``grad_clip``: the largest norm of all gradients together.
+    ``accumulate``: how many equal parts of the batch, along first dimensions, are run one after the other.
+    ``skip_nonfinite``: where the loss or a gradient is infinite or no number, nothing is updated.
+    ``dynamic_shapes``: which sizes of the batch may change; else a step is compiled for each kind of batch.
+    ``entries``: what ``step.save(path)`` writes: ``"train"``, and ``"eval"``, the loss function in eval mode.
+
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    >>> batch = torch.ones(4, 3), torch.zeros(4, 1)
+    >>> step = train_step(model, lambda m, b: (m(b[0]) - b[1]).square().mean(), optimizer, batch, backend="nop")
+    >>> first = step(batch)
+    >>> bool(step(batch) < first)
+    True
+    """
+    check_optimizer(optimizer)
+    check_parameters(optimizer)
+    _check(model, grad_clip, accumulate, entries)
+    settings = StepSettings(grad_clip, accumulate, skip_nonfinite)
+    compilers = CompilersInUse.of_backend(get_backend(backend), as_options(options))
+    step = TrainStep(
+        model,
+        loss_fn,
+        optimizer,
+        example_batch,
+        settings,
+        compilers,
+        as_options(options),
+        dynamic_shapes=dynamic_shapes,
+        entries=entries,
+    )
+    step.compile_for(example_batch)
+    return step
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A compiled step, and where it finds its state."""
+
+    step: CompiledStep
+    state: LiveState
+
+
+class TrainStep:
+    """A compiled step. ``step(batch)`` returns what the loss function returns, and updates the model in place.
+
+    The model's modes, which of its parameters require grad, and the optimizer's settings are looked at in each call: a
+    change is compiled for when it is first met. All else that the loss function reads is as it was when captured.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss_fn: LossFunction,
+        optimizer: Optimizer,
+        example_batch: Any,
+        settings: StepSettings,
+        compilers: CompilersInUse,
+        options: Options,
+        *,
+        dynamic_shapes: Any = None,
+        entries: Sequence[str] = tuple(ENTRIES),
+    ) -> None:
+        self.model, self.optimizer = model, optimizer
+        self._loss_fn, self._example, self._settings = loss_fn, example_batch, settings
+        self._compilers, self._options = compilers, options
+        self._dynamic_shapes, self._entries = dynamic_shapes, tuple(entries)
+        self._modules = list(model.modules())
+        self._variants: dict[Any, _Variant] = {}
+        self._settled: list[dict[str, Any]] = []
+        self._constant: set[tuple[int, str]] = set()
+        self._skipped = torch.zeros((), dtype=torch.int64)
+        draws_own = compilers.inference.random_source() == "philox"
+        self._seed = random_seed() if draws_own else torch.zeros((), dtype=torch.int64)
+
+    def __call__(self, batch: Any) -> Any:
+        """Make one step on a batch; an error that names what is wrong with it leaves everything as it was."""
+        variant = self._variant(batch)
+        if variant is None:
+            result = self._first_step(batch)
+        else:
+            result = variant.step.run(variant.state.read(), variant.step.leaves_of(batch), self._seed)
+        # Schedules ask whether the optimizer has made a step.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        return result
+
+    @property
+    def program(self) -> ExportedProgram:
+        """The whole step as a program, captured for the example batch."""
+        return self._program(self._module(), self._example)
+
+    @property
+    def skipped(self) -> int:
+        """How many steps were left out, since the loss or a gradient was infinite or no number."""
+        return int(self._skipped)
+
+    def compile_for(self, batch: Any) -> None:
+        """Compile what a step on such a batch needs, without making one."""
+        self._variant(batch)
+
+    def save(self, path: str | os.PathLike[str], *, targets: Sequence[str] = ("native",), sign: Any = None) -> Path:
+        """Write a file whose entries train and evaluate the model without torch, from the state that it has now."""
+        if not self._add_state():
+            raise InputValueError(
+                f"The state of {type(self.optimizer).__name__} begins with its first step.",
+                why="until then there is none that a later step could go on from",
+                fix="Make one step, and save then.",
+            )
+        programs = {ENTRIES[entry]: self._entry(entry) for entry in self._entries}
+        return save_step(programs, Path(path), int(self._seed), targets=targets, sign=sign, options=self._options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a step continues from: the model's state, the optimizer's, and the seed of random numbers."""
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "seed": self._seed.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._seed.copy_(state["seed"])
+
+    def _entry(self, entry: str) -> ExportedProgram:
+        if entry == "train":
+            return self.program
+        with evaluating(self.model):
+            return capture_step(EvalModule(self.model, self._loss_fn), self._example, self._dynamic_shapes)
+
+    def _module(self) -> StepModule:
+        return StepModule(self.model, self._loss_fn, self.optimizer, self._settings, self._skipped)
+
+    def _first_step(self, batch: Any) -> Any:
+        """A step as torch makes it."""
+        if not self._settings.skip_nonfinite:
+            return self._module()(batch)
+        model, optimizer = deepcopy(self.model.state_dict()), deepcopy(self.optimizer.state_dict())
+        result, is_finite = self._module()(batch)
+        if not is_finite:
+            self.model.load_state_dict(model)
+            self.optimizer.load_state_dict(optimizer)
+        return result
+
+    def _add_state(self) -> bool:
+        return add_initial_state(self.optimizer, self._trained())
+
+    def _trained(self) -> list[torch.Tensor]:
+        return [parameter for parameter in parameters_of(self.optimizer) if parameter.requires_grad]
+
+    def _variant(self, batch: Any) -> _Variant | None:
+        """The compiled step for such a batch; None where the optimizer has to make its first step by itself."""
+        key = self._key(batch)
+        found = self._variants.get(key)
+        if found is None or None in found.state.read():
+            stateless = [each for each in self._trained() if not self.optimizer.state.get(each)]
+            if not self._add_state():
+                return None
+            found = self._variants[key] = self._compiled(batch, stateless)
+        return found
+
+    def _compiled(self, batch: Any, stateless: Sequence[torch.Tensor]) -> _Variant:
+        """``stateless`` are parameters that had no state before: those that get no gradient have none in eager."""
+        module, exported = self._captured(batch)
+        program = exported.program
+        updates = program.signature.outputs_of(OutputKind.PARAMETER_MUTATION)
+        updated = {id(program.state[str(spec.target)]) for spec in updates}
+        strays = [parameter for parameter in stateless if id(parameter) not in updated]
+        if strays:
+            for parameter in strays:
+                self.optimizer.state.pop(parameter, None)
+            module, exported = self._captured(batch)
+        step = CompiledStep(exported, self._compilers)
+        numbers = {number: module.optimizer.get_buffer(f"groups.{number.path}") for number in module.numbers}
+        state = LiveState(self.model, self.optimizer, step.state_names, exported.program.state, numbers)
+        return _Variant(step, state)
+
+    def _program(self, module: StepModule, batch: Any) -> ExportedProgram:
+        return capture_step(module, batch, self._dynamic_shapes, skips_nonfinite=self._settings.skip_nonfinite)
+
+    def _captured(self, batch: Any) -> tuple[StepModule, ExportedProgram]:
+        """The step as a program; settings by which the optimizer decides what to do stay constants of it."""
+        module = self._module()
+        try:
+            return module, self._program(module, batch)
+        except DataDependentError:
+            if not self._settings.moving:
+                raise
+        self._constant |= self._settings.moving
+        self._settings = replace(self._settings, moving=frozenset())
+        return self._captured(batch)
+
+    def _key(self, batch: Any) -> Any:
+        """What decides which program a call needs."""
+        groups = self._group_key()
+        modes = tuple([module.training for module in self._modules])
+        trained = tuple([parameter.requires_grad for parameter in parameters_of(self.optimizer)])
+        leaves, tree = pytree.tree_flatten(batch)
+        kinds = None if self._dynamic_shapes is not None else (tree, tuple(map(_kind, leaves)))
+        return groups, modes, trained, kinds
+
+    def _group_key(self) -> Any:
+        """The optimizer's settings that are constants of a program; one that changes becomes state if it can be."""
+        optimizer = self.optimizer
+        known = [{name: group.get(name) for name in optimizer.defaults} for group in optimizer.param_groups]
+        moving = set(self._settings.moving)
+        for number, (group, before) in enumerate(zip(known, self._settled, strict=False)):
+            moving |= {(number, name) for name in group if name != "lr" and _has_moved(before.get(name), group[name])}
+        moving -= self._constant
+        if moving != self._settings.moving:
+            self._settings = replace(self._settings, moving=frozenset(moving))
+            self._variants.clear()
+        self._settled = known
+        return tuple(
+            _constant_part(name, value, is_moving=(number, name) in moving)
+            for number, group in enumerate(known)
+            for name, value in group.items()
+        )
+
+
+def _constant_part(name: str, value: Any, *, is_moving: bool) -> Any:
+    """What of a setting is a constant of a program: of numbers that change, whether they are zero."""
+    if name == "lr" or isinstance(value, torch.Tensor):
+        return name, type(value)
+    if is_moving:
+        return name, tuple([each != 0 for each in pytree.tree_leaves(value)])
+    return name, tuple(value) if isinstance(value, list) else value
+
+
+def _has_moved(before: Any, now: Any) -> bool:
+    """Whether a setting is a number, or several, and another than before."""
+    numbers = (float, tuple, list)
+    return isinstance(before, numbers) and isinstance(now, numbers) and before != now
+
+
+def _kind(leaf: Any) -> Any:
+    return (leaf.dtype, tuple(leaf.shape), leaf.device) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
+
+
+def _check(model: object, grad_clip: object, accumulate: object, entries: Sequence[str]) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise InputTypeError(
+            f"train_step() was given a {type(model).__name__} as model.",
+            why="a step updates the parameters of a module",
+            fix="Pass an nn.Module.",
+        )
+    if grad_clip is not None and not (isinstance(grad_clip, float | int) and grad_clip > 0):
+        raise InputValueError(
+            f"grad_clip cannot be {grad_clip!r}.", why="it is the largest norm of the gradients", fix="Pass 1.0, say."
+        )
+    if not (type(accumulate) is int and accumulate > 0):
+        raise InputValueError(
+            f"accumulate cannot be {accumulate!r}.", why="it counts the parts of a batch", fix="Pass 1 or more."
+        )
+    if isinstance(entries, str) or not entries or not set(entries) <= ENTRIES.keys():
+        raise InputValueError(
+            f"entries cannot be {entries!r}.", why=f"they are of {', '.join(ENTRIES)}", fix="Pass ('train', 'eval')."
+        )
