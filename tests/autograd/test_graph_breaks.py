@@ -52,13 +52,6 @@ class ThroughNumpy(Choice):
         return self.body(x) + torch.from_numpy(x.detach().numpy() * 2)
 
 
-class Stored(Choice):
-    def forward(self, x):
-        self.last = x.detach() * 2
-        self.seen = [*getattr(self, "seen", []), self.last.sum()]
-        return self.body(x) + len(self.seen)
-
-
 class Lookup(Choice):
     def forward(self, x):
         return self.body(x) * len({"small": 1, "large": 2}[("small", "large")[int(x.max() > 1)]] * "a")
@@ -114,7 +107,7 @@ class Net(nn.Module):
 
 
 KINDS = (
-    Choice, Item, ThroughNumpy, Stored, Lookup, TakesModule, ChoosesInBackward, ExchangesParameter, ExchangesModule
+    Choice, Item, ThroughNumpy, Lookup, TakesModule, ChoosesInBackward, ExchangesParameter, ExchangesModule
 )  # fmt: skip
 
 
@@ -141,9 +134,6 @@ def test_results_gradients_and_state_are_those_of_eager(kind):
         assert torch.equal(other.grad, leaf.grad)
     for one, other in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
-    if kind is Stored:
-        assert torch.equal(model.inner.last, eager.inner.last)
-        assert model.inner.seen == eager.inner.seen
 
 
 def test_what_is_around_the_break_is_compiled_once():

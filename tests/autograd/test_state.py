@@ -8,7 +8,6 @@ from torch import nn
 
 from precast.autograd import aot_function, aot_module
 from precast.compilers import nop
-from precast.errors import StateMutationError
 from tests.autograd.like_eager import CompilationCount, leaf
 
 
@@ -196,22 +195,6 @@ def test_buffers_are_updated_in_place_once_a_call():
         assert compiled.norm.running_mean is mean
         assert mean._version == version + 1
         assert int(count) == calls
-
-
-def test_tensor_assigned_to_a_module_is_refused_and_the_module_left_as_it_was():
-    class Remembering(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.last = "nothing"
-
-        def forward(self, x):
-            self.last = x * 2
-            return x
-
-    module = Remembering()
-    with pytest.raises(StateMutationError, match="last"):
-        aot_module(module, nop)(torch.ones(3))
-    assert module.last == "nothing"
 
 
 def test_failed_compilation_leaves_buffers_and_modes_untouched():

@@ -241,6 +241,8 @@ class AotCallable:
         _log.log(self._log_level, "compiled %s as %s in %.2f s: %s", self._name, name, seconds, reason)
         record = Record(variant, name, datetime.now(), seconds, reason, in_words((args, kwargs)))
         self._variants.add(values, guard_key, record, any_size=bool(self._dynamic or roots))
+        if variant.replaces_state:
+            self._holds_state, self._held = False, []
         self._tell_eager(variant)
         return variant
 

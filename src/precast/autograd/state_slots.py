@@ -1,6 +1,6 @@
 """Where the tensors that a callable refers to live, so that every call reads them as they are then."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import is_
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from precast.trace.capture.module_state import StateTensor, module_state, root_modules
-from precast.trace.state.places import Place, Readings
+from precast.trace.state.places import Home, Place, Readings
 
 
 class ModuleSlots:
@@ -49,6 +49,11 @@ class ModuleSlots:
 
     def read(self) -> list[torch.Tensor]:
         return self._slots.read()
+
+    def numbers_of(self, homes: Collection[Home]) -> set[int]:
+        """Which of the tensors are in these places."""
+        places = zip(self._slots.owners, self._slots.names, strict=True)
+        return {number for number, (owner, name) in enumerate(places) if (id(owner), name) in homes}
 
     def modes(self) -> tuple[bool, ...]:
         """Train or eval, for every module."""

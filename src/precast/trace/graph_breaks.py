@@ -9,7 +9,7 @@ Before: ``lambda module, args, output: output * scale``, ``lambda grad: grads.ap
 After:  ``None``, ``"it calls item"``
 
 What is not known to be harmless is an effect: the hook then runs in Python, on real tensors. What a hook of the forward
-puts into lists, dicts and closure variables is none, since such writes are done again after each call.
+puts into lists, dicts, attributes and closure variables is none, since such writes are done again after each call.
 """
 
 import builtins
@@ -57,9 +57,9 @@ _IN_PLACE = 13
 """From this number on, the operator of a ``BINARY_OP`` writes into its left operand."""
 
 
-def hook_effect(hook: Any, *, in_backward: bool) -> str | None:
-    """What ``hook`` does beside computing on tensors, in words; None if nothing."""
-    return next(_Scan(in_backward).effects(hook), None)
+def hook_effect(hook: Any, *, in_backward: bool, module: torch.nn.Module | None = None) -> str | None:
+    """What ``hook``, which is called with ``module``, does beside computing on tensors; None if nothing."""
+    return next(_Scan(in_backward).effects(hook, module), None)
 
 
 class _Scan:
@@ -69,20 +69,23 @@ class _Scan:
         self._known: set[str] = set()
         self._used: set[str] = set()
         self._methods: dict[str, list[FunctionType]] = {}
+        self._attributes: dict[str, list[Any]] = {}
         allowed = (_TENSOR_WORDS | _READING) - _TELLING
         if in_backward:
             self._words = frozenset(name for name in allowed if not name.endswith("_"))
         else:
             self._words = allowed | _WRITING
 
-    def effects(self, hook: Any) -> Iterator[str]:
+    def effects(self, hook: Any, module: torch.nn.Module | None) -> Iterator[str]:
         """All effects of a hook, those of methods included that have a name which it uses."""
+        yield from self.held(module)
         yield from self.called(hook)
         scanned = 0
         while scanned != len(self._visited):
             scanned = len(self._visited)
             for method in [each for name in self._used for each in self._methods.get(name, ())]:
                 yield from self._function(method)
+            yield from self._each([each for name in self._used for each in self._attributes.get(name, ())])
 
     def called(self, function: Any) -> Iterator[str]:
         """The effects of calling ``function``."""
@@ -124,6 +127,8 @@ class _Scan:
         elif isinstance(value, (ModuleType, type, BuiltinFunctionType)):
             if not _is_pure_of_library(value):
                 yield f"it can reach {getattr(value, '__name__', value)}"
+        elif isinstance(value, torch.nn.Module) and not self._in_backward:
+            self._module(value)
         elif isinstance(value, torch.nn.Module) or not hasattr(value, "__dict__"):
             yield f"it can reach a {type(value).__name__}"
         else:
@@ -136,7 +141,18 @@ class _Scan:
     def _object(self, value: Any) -> Iterator[str]:
         self._known.update(vars(value))
         yield from self._each(vars(value).values())
-        for base in type(value).__mro__[:-1]:
+        self._methods_of(type(value).__mro__[:-1])
+
+    def _module(self, module: torch.nn.Module) -> None:
+        """A call of the module itself is looked at when it is made; else it is what has a name that is used."""
+        for name, value in (*vars(module).items(), *module._buffers.items(), *module._modules.items()):
+            self._attributes.setdefault(name, []).append(value)
+        self._known.update(self._attributes, module._parameters)
+        kinds = type(module).__mro__
+        self._methods_of(kinds[: kinds.index(torch.nn.Module)])
+
+    def _methods_of(self, kinds: Iterable[type]) -> None:
+        for base in kinds:
             for name, attribute in vars(base).items():
                 found = getattr(attribute, "__func__", getattr(attribute, "fget", attribute))
                 if isinstance(found, FunctionType):
@@ -168,7 +184,7 @@ class _Scan:
         if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
             if name in variables:
                 yield from self.held(variables[name])
-            elif name not in _PURE_BUILTINS:
+            elif name not in _PURE_BUILTINS and (self._in_backward or name not in _WRITING_BUILTINS):
                 yield f"it calls {name}"
         elif kind in ("LOAD_ATTR", "LOAD_METHOD"):
             self._used.add(name)
@@ -176,6 +192,8 @@ class _Scan:
                 yield f"it uses {name}"
         elif kind in _ALWAYS_EFFECTS or kind.startswith("FORMAT_"):
             yield f"it {_ALWAYS_EFFECTS.get(kind, 'makes a text')}"
+        elif self._in_backward and kind in _WRITTEN_AGAIN:
+            yield f"it {_WRITTEN_AGAIN[kind]}"
         elif self._in_backward and (
             kind in ("STORE_SUBSCR", "DELETE_SUBSCR")
             or (kind == "STORE_DEREF" and name in code.co_freevars)
@@ -185,9 +203,11 @@ class _Scan:
 
 
 _ALWAYS_EFFECTS = {
-    "STORE_ATTR": "assigns an attribute", "DELETE_ATTR": "deletes an attribute", "STORE_GLOBAL": "assigns a global",
-    "DELETE_GLOBAL": "deletes a global", "IMPORT_NAME": "imports a module", "IMPORT_FROM": "imports a module",
+    "STORE_GLOBAL": "assigns a global", "DELETE_GLOBAL": "deletes a global", "IMPORT_NAME": "imports a module",
+    "IMPORT_FROM": "imports a module",
 }  # fmt: skip
+_WRITTEN_AGAIN = {"STORE_ATTR": "assigns an attribute", "DELETE_ATTR": "deletes an attribute"}
+_WRITING_BUILTINS = frozenset({"setattr", "delattr"})
 _CONTAINERS = (list, dict, set, frozenset, tuple, deque, OrderedDict, defaultdict)
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _PURE_TYPES = (torch.Tensor, torch.nn.Module, *_CONTAINERS, object)
@@ -212,6 +232,8 @@ def _is_pure_of_library(value: Any) -> bool:
     owner = getattr(value, "__self__", None)
     if owner is builtins:
         return name in _PURE_BUILTINS
+    if getattr(torch._C._VariableFunctions, name, None) is value:
+        return name not in _TELLING
     home = owner.__name__ if isinstance(owner, ModuleType) else getattr(owner, "__module__", None) or ""
     return home.startswith(("torch", "math", "_operator")) and name in _TENSOR_WORDS - _TELLING
 
@@ -317,7 +339,8 @@ def _uncapturable(module: torch.nn.Module) -> str | None:
         return "it is called also when the module fails"
     if torch.is_grad_enabled() and any(hooks_of(module, name) for name in BACKWARD_HOOKS):
         return "it is called in the backward"
-    found = (hook_effect(hook, in_backward=False) for name in FORWARD_HOOKS for hook in hooks_of(module, name))
+    hooks = [hook for name in FORWARD_HOOKS for hook in hooks_of(module, name)]
+    found = (hook_effect(hook, in_backward=False, module=module) for hook in hooks)
     return next((effect for effect in found if effect is not None), None)
 
 

@@ -19,7 +19,7 @@ import torch
 from precast.errors import StateMutationError
 from precast.trace.capture.number_inputs import is_number
 from precast.trace.exchanged_attributes import users_attributes
-from precast.trace.state.places import MISSING, Place, Readings, Sized, TupleItem, Watched
+from precast.trace.state.places import MISSING, Home, Item, Place, Readings, Sized, Watched, home_of
 from precast.trace.state.reachable import ReachableState
 
 _ABSENT = object()
@@ -37,19 +37,21 @@ class StateGuards:
     def __init__(self, state: ReachableState, inputs: Sequence[Place] = ()) -> None:
         """``inputs`` are places whose numbers the program takes as inputs, whatever they are."""
         # Tensors are inputs: what a variant assumes of them is part of its key, beside that they are there at all.
-        items: dict[_Home, list[int]] = {}
+        items: dict[Home, list[int]] = {}
         for place in inputs:
-            if isinstance(place, TupleItem):
-                items.setdefault(_home_of(place.whole), []).append(place.index)
-        known = {_home_of(place) for place in inputs} | items.keys()
+            if isinstance(place, Item):
+                items.setdefault(home_of(place.whole), []).append(place.index)
+        known = {home_of(place) for place in inputs} | items.keys()
         pairs = [
             (place, value)
             for place, value in zip(state.places, state.values, strict=True)
-            if _home_of(place) not in known
+            if home_of(place) not in known
         ]
         keys = set(map(id, _tensor_keys(state)))
         pinned = [pair for pair in pairs if isinstance(pair[1], torch.Tensor) and id(pair[1]) in keys]
         plain = [pair for pair in pairs if not isinstance(pair[1], torch.Tensor)] + pinned
+        self._by_path = _Paths([pair for pair in plain if isinstance(pair[0], Item)], Item.read)
+        plain = [pair for pair in plain if not isinstance(pair[0], Item)]
         entries = [pair for pair in plain if not pair[0].is_attribute]
         stored = [pair for pair in entries if not pair[0].makes_up_values]
         self._items = _Family(stored, getitem)
@@ -74,9 +76,9 @@ class StateGuards:
         self._order = list(chain.from_iterable(self._orders))
         self._has_plain_keys = set(map(type, self._order)) <= {str}
         wholes = [
-            Watched(place.path, partial(_without_items, place, items[_home_of(place)]))
+            Watched(place.path, partial(_without_items, place, items[home_of(place)]))
             for place in state.places
-            if _home_of(place) in items
+            if home_of(place) in items
         ]
         self._watched = [(each, each.read()) for each in (*state.watched, *wholes)]
         self._read_watched = [(each.read, before, _is_clear(before)) for each, before in self._watched]
@@ -84,7 +86,7 @@ class StateGuards:
 
     @property
     def _families(self) -> "tuple[_Family, ...]":
-        return self._items, self._attributes, self._codes, self._defaults
+        return self._items, self._attributes, self._codes, self._defaults, self._by_path
 
     def _pairs(self) -> list[tuple[Place, Any]]:
         return [pair for family in self._families for pair in family.pairs()]
@@ -100,6 +102,7 @@ class StateGuards:
                 and self._codes.are_same()
                 and (not self._attributes or self._attributes.are_same())
                 and (not self._defaults or self._defaults.are_same())
+                and (not self._by_path or self._by_path.are_same())
                 and not any(self._empty)
                 and list(map(len, self._holders)) == self._lengths
                 and self._is_ordered()
@@ -118,6 +121,8 @@ class StateGuards:
         """What is not as it was, in words."""
         for family in self._families:
             yield from family.changes()
+            while family.exchanged:
+                self._watch(family.exchanged.pop())
         yield from (f"{path} was empty" for path, held in zip(self._empty_paths, self._empty, strict=True) if held)
         for path, value, kind in zip(self._object_paths, self._objects, self._types, strict=True):
             if type(value) is not kind:
@@ -133,7 +138,7 @@ class StateGuards:
         for place, identity in self._tensors:
             if identity in known:
                 family = self._attributes if place.is_attribute else self._items
-                family.add(place, known[identity])
+                (self._by_path if isinstance(place, Item) else family).add(place, known[identity])
 
     def changed_numbers(self) -> list[Place]:
         """The places in which another number is now."""
@@ -195,6 +200,12 @@ class StateGuards:
                 yield f"{place.path} is {_told(value)}"
         yield f"{len(self) - told} objects, containers and their lengths are as they were"
 
+    def _watch(self, place: Place) -> None:
+        """Compare what is in a container as a whole: its items are known of the one that was there before."""
+        if not any(watched.holder is place for watched, _ in self._watched):
+            self._watched.append((Watched(place.path, place.read, place), before := _copied(place.read())))
+            self._read_watched.append((place.read, before, False))
+
     def _reordered(self) -> Iterator[str]:
         for position, (sized, keys) in enumerate(zip(self._ordered, self._orders, strict=True)):
             now = list(sized.holder)
@@ -225,13 +236,6 @@ def _behind(holder: Any) -> Any:
     return gc.get_referents(holder)[0] if isinstance(holder, MappingProxyType) else holder
 
 
-_Home = tuple[int, Any]
-
-
-def _home_of(place: Place) -> _Home:
-    return id(place.holder), place.key
-
-
 def _without_items(place: Place, indices: Sequence[int]) -> Any:
     """A tuple with the types of those of its items that are inputs in their place."""
     found = _read(place)
@@ -247,7 +251,7 @@ def _changed_in(place: Place, before: Any, now: Any) -> Iterator[Place]:
     elif type(before) is tuple and type(now) is tuple and len(before) == len(now):
         differing = [i for i, (old, new) in enumerate(zip(before, now, strict=True)) if not is_same(old, new)]
         if all(is_number(before[i]) and is_number(now[i]) for i in differing):
-            yield from (TupleItem.of(place, i) for i in differing)
+            yield from (Item.of(place, i, before) for i in differing)
 
 
 class _Family:
@@ -259,6 +263,8 @@ class _Family:
         self._keys = [place.key for place in self.places]
         self._expected, self._read = [value for _, value in pairs], read
         self._addresses: bytes | None = None
+        self.exchanged: list[Place] = []
+        """Where containers have been exchanged for equal ones since somebody asked."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -288,6 +294,8 @@ class _Family:
                 continue
             if is_same(before, now):
                 self._expected[position], self._addresses = now, None
+                if type(now) in _CONTAINERS:
+                    self.exchanged.append(place)
             else:
                 is_replaced = isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor)
                 change = "is another tensor" if is_replaced else f"was {_told(before)}, is {_told(now)}"
@@ -311,6 +319,13 @@ class _Codes(_Family):
     def are_same(self) -> bool:
         # Code equals code only if it does the same.
         return list(map(self._get, self._holders)) == self._expected
+
+
+class _Paths(_Family):
+    """Items of containers that are exchanged as a whole, which are few."""
+
+    def are_same(self) -> bool:
+        return all(map(is_same, map(self._read, self.places), self._expected))
 
 
 def _is_same_key(left: Any, right: Any) -> bool:
@@ -384,6 +399,16 @@ def is_same(left: Any, right: Any) -> bool:
     if type(left) in (set, frozenset):
         return bool(left == right) and (_is_clear(left) or set(map(type, left)) == set(map(type, right)))
     return type(left) in _PLAIN and bool(left == right)
+
+
+def _copied(value: Any) -> Any:
+    """A container that does not change with this one; only such come here whose items are plain values, too."""
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return type(value)(map(_copied, value)) if type(value) in _CONTAINERS or type(value) is tuple else value
+
+
+_CONTAINERS = (list, dict, set)
 
 
 def _is_clear(value: Any) -> bool:

@@ -17,6 +17,7 @@ from precast.autograd.guards.state import StateGuards
 from precast.graph.boundary import NO_GRADIENTS, GradientInputs, has_hooks
 from precast.trace.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
 from precast.trace.state.places import NOWHERE, Readings
+from precast.trace.state.references import KeptContainer, with_shared
 
 if TYPE_CHECKING:
     from precast.autograd.boundary.overlapping_inputs import DuplicatePlan, SyntheticBasePlan, WrittenParts
@@ -103,6 +104,8 @@ class CompiledVariant:
     outputs: "OutputPlan"
     guards: StateGuards | None = None
     gradients: GradientInputs = NO_GRADIENTS
+    replaces_state: bool = False
+    """Whether a call leaves another tensor where a parameter or buffer was."""
     memory: "_KnownMemory" = field(default_factory=lambda: _KnownMemory(), compare=False, repr=False)
 
     def fits(self, values: Sequence[Any]) -> bool:
@@ -258,8 +261,11 @@ class OutputPlan:
         reads_arguments = self.has_changes or self.refers_to_arguments
         containers = list(argument_containers(arguments)) if reads_arguments else []
         for position, constant in self.constants.items():
-            is_container = isinstance(constant, ArgumentContainer)
-            outputs.insert(position, containers[constant.number] if is_container else constant)
+            if isinstance(constant, ArgumentContainer):
+                constant = containers[constant.number]
+            elif isinstance(constant, KeptContainer):
+                constant = constant.read()
+            outputs.insert(position, constant)
         if self.spent:
             self._spend(outputs)
         if owners:
@@ -268,8 +274,8 @@ class OutputPlan:
             del outputs[-len(owners) :]
         if self.writes:
             start = len(outputs) - self.writes.count
-            self.writes.put(outputs[start:])
-            del outputs[start:]
+            shared = self.writes.put(outputs[start:])
+            outputs = with_shared(outputs[:start], shared)
         built = self._built(outputs)
         if not self.has_changes:
             return built

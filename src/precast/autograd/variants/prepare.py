@@ -74,7 +74,7 @@ def analyze_call(
     values = [*given, *(each for each in gradients if each is not None)]
     places = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
     outputs = OutputPlan()
-    state = reachable_state(function, Reads.of(code_being_noted()))
+    state = reachable_state(function, Reads.of(code_being_noted()), prepared.exchanged)
     captured = captured_places(prepared.state[len(slots) :], state.tensors)
     guards = StateGuards(state, () if numbers is None else numbers.places)
     flat = _over_tensors(function, prepared, lambda: [*slots.read(), *captured.read()], outputs, guards, numbers)
@@ -118,7 +118,8 @@ def compile_call(
             return EagerVariant.of(function, analyzed.guards, analyzed.impure_reads), None
         prepared = analyzed.prepared
         overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated, written_parts(analyzed.facts.inputs))
-        static_inputs = tuple(range(len(slots) or len(job.static_inputs)))
+        replaced = slots.numbers_of(prepared.exchanged)
+        static_inputs = tuple(i for i in range(len(slots) or len(job.static_inputs)) if i not in replaced)
         job = replace(job, static_inputs=static_inputs, module_names=prepared.module_names)
         call, parts = _compile_overlapping(
             analyzed.flat, analyzed.tensors, analyzed.fakes, analyzed.facts, overlap, prepared.fakes, job
@@ -137,6 +138,7 @@ def compile_call(
         outputs=analyzed.outputs,
         guards=analyzed.guards,
         gradients=analyzed.gradients,
+        replaces_state=bool(replaced),
     )
     return variant, parts
 

@@ -24,18 +24,22 @@ class ArgumentContainer:
     number: int
 
 
+def children_of(value: Any) -> Sequence[Any] | None:
+    """What a container holds, as a tree shows it; None for leaves."""
+    kind = type(value)
+    if pytree.is_namedtuple_class(kind):
+        return list(value)
+    if kind in pytree.SUPPORTED_NODES:
+        return list(pytree.SUPPORTED_NODES[kind].flatten_fn(value)[0])
+    return list(object_parts(value)[0].values()) if is_object(value) else None
+
+
 def argument_containers(value: Any) -> Iterator[Any]:
     """All containers in ``value`` that a program can change, outermost first."""
-    kind = type(value)
-    if is_namedtuple := pytree.is_namedtuple_class(kind):
-        children: Sequence[Any] = value
-    elif kind in pytree.SUPPORTED_NODES:
-        children = pytree.SUPPORTED_NODES[kind].flatten_fn(value)[0]
-    elif is_object(value):
-        children = list(object_parts(value)[0].values())
-    else:
+    children = children_of(value)
+    if children is None:
         return
-    if not is_namedtuple and kind is not tuple and (kind in (*_SEQUENCES, *_MAPPINGS) or _has_attributes_only(value)):
+    if type(value) in (*_SEQUENCES, *_MAPPINGS) or _has_attributes_only(value):
         yield value
     for child in children:
         if not is_value(child):

@@ -44,10 +44,10 @@ def _run_backward(function: Callable[..., Any], results: Sequence[torch.Tensor],
     wanted = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
     if not results or not wanted:
         return
-    with watched_python_state(function, _ignore, returns_writes=True) as writes:
+    with watched_python_state(function, _ignore, returns_writes=True) as written:
         tangents = [torch.empty_like(result) for result in results]
         torch.autograd.grad(results, wanted, tangents, allow_unused=True, retain_graph=True)
-    _refuse_written_state([write.path for write in writes])
+    _refuse_written_state([write.path for write in written.writes])
 
 
 def _refuse_written_state(paths: Sequence[str]) -> None:

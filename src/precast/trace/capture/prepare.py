@@ -18,7 +18,7 @@ from precast.graph.signature import InputKind
 from precast.graph.sizes import LEAST_NUMBER, SizeRange
 from precast.trace.backward_runs import BackwardRuns, GradientSearch, gradient_inputs, noting_backwards
 from precast.trace.cached_functions import forgotten_results
-from precast.trace.capture.argument_containers import ArgumentContainer, WatchedContainers
+from precast.trace.capture.argument_containers import WatchedContainers
 from precast.trace.capture.call import FlatCall, as_identifier, check_tensors, flatten_call
 from precast.trace.capture.dims import DerivedDim, Dim, DimHint, DimSpec
 from precast.trace.capture.dynamic_shapes import (
@@ -38,7 +38,9 @@ from precast.trace.eager.fake_mode import dispatch_for
 from precast.trace.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
 from precast.trace.graph_breaks import breaks_at_hooks
 from precast.trace.provenance import innermost_users_line, run_users_code
+from precast.trace.state.places import Home
 from precast.trace.state.python_state import watched_python_state
+from precast.trace.state.references import Reference, References
 from precast.trace.state.snapshot import Writes
 
 _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
@@ -133,7 +135,7 @@ class FlatCallable:
         with (
             explained_failures(),
             numbers,
-            watched as writes,
+            watched as written,
             captured.exchanged(),
             averages_by_tensors(),
             steps_as_numbers(),
@@ -143,15 +145,17 @@ class FlatCallable:
             result = run_users_code(program, *args, **kwargs)
         changes = containers.changes()
         self.has_changes = bool(changes)
-        results = opened((result, changes) if changes else result, containers.__contains__)
-        outputs, self.out_tree = pytree.tree_flatten(results, is_leaf=containers.__contains__)
-        outputs = [containers.stand_in(output) for output in outputs]
-        _check_outputs(outputs)
-        outputs = [captured.substitute(output) for output in outputs]
+        results = (result, changes) if changes else result
         if not self._returns_writes:
-            return outputs
-        leaves, self.writes = Writes.of(writes)
-        return [*outputs, *(captured.substitute(leaf) for leaf in leaves)]
+            references = References(containers, {}, ())
+            outputs, self.out_tree = references.flatten(results)
+            _check_outputs(outputs)
+            return [captured.substitute(output) for output in outputs]
+        references = References(containers, written.homes, (results, [write.values for write in written.writes]))
+        outputs, self.out_tree = references.flatten(results)
+        _check_outputs(outputs)
+        leaves, self.writes = Writes.of(written.writes, references)
+        return [captured.substitute(output) for output in (*outputs, *leaves)]
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,8 @@ class PreparedCall:
     input_names: tuple[str, ...]
     module_names: Mapping[int, str]
     gradients: GradientInputs = NO_GRADIENTS
+    exchanged: frozenset[Home] = frozenset()
+    """The places that the program leaves another value in."""
 
 
 def prepare(
@@ -227,6 +233,7 @@ def prepare(
         input_names=tuple(unique_names([*state_names, *call.names])),
         module_names=module_names(roots),
         gradients=gradients,
+        exchanged=frozenset(home for write in first.writes.writes for home in write.homes),
     )
 
 
@@ -355,7 +362,7 @@ def unique_names(names: Sequence[str]) -> list[str]:
 def _check_outputs(outputs: Sequence[Any]) -> None:
     """Refuse results that a graph cannot return."""
     for output in outputs:
-        if not isinstance(output, (torch.Tensor, *PLAIN_TYPES, ArgumentContainer)):
+        if not isinstance(output, (torch.Tensor, *PLAIN_TYPES, Reference)):
             raise InputTypeError(
                 f"The program returns a {type(output).__name__}.",
                 why="results are tensors, plain Python values, and containers of them",

@@ -1,4 +1,4 @@
-"""Where values of Python's state are kept: one place, an item of a tuple, many places at once."""
+"""Where values of Python's state are kept: one place, an item of what is kept in another, many places at once."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -48,30 +48,49 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class TupleItem(Place):
-    """One item of a tuple, which is exchanged as a whole to change it; ``whole`` is where the tuple is."""
+class Item(Place):
+    """One item, or attribute, of a container that may be exchanged as a whole; ``whole`` is where the container is."""
 
     whole: Place = field(kw_only=True)
-    index: int = field(kw_only=True)
+    index: Any = field(kw_only=True)
+    kind: type = field(kw_only=True)
 
     @classmethod
-    def of(cls, whole: Place, index: int) -> "TupleItem":
-        return cls(f"{whole.path}[{index}]", whole.holder, (whole.key, index), whole=whole, index=index)
+    def of(cls, whole: Place, index: Any, container: Any, *, is_attribute: bool = False) -> "Item":
+        path = f"{whole.path}.{index}" if is_attribute else f"{whole.path}[{index!r}]"
+        return cls(path, whole.holder, (whole.key, index), is_attribute, whole=whole, index=index, kind=type(container))
 
     @property
     def is_lookup(self) -> bool:
         return False
 
-    def read(self) -> Any:
+    def _container(self) -> Any:
         found = self.whole.read()
-        if type(found) is not tuple:
+        if type(found) is not self.kind:
             raise LookupError(self.path)
-        return found[self.index]
+        return found
+
+    def read(self) -> Any:
+        found = self._container()
+        return getattr(found, self.index) if self.is_attribute else found[self.index]
 
     def write(self, value: Any) -> None:
-        items = list(self.whole.read())
-        items[self.index] = value
-        self.whole.write(tuple(items))
+        container = self._container()
+        if self.is_attribute:
+            object.__setattr__(container, self.index, value)
+        elif isinstance(container, tuple):
+            items = [*container[: self.index], value, *container[self.index + 1 :]]
+            self.whole.write(type(container)(*items) if hasattr(container, "_fields") else type(container)(items))
+        else:
+            container[self.index] = value
+
+
+Home = tuple[int, Any]
+"""A place, whoever describes it: the identity of its holder, and the key in it."""
+
+
+def home_of(place: Place) -> Home:
+    return id(place.holder), place.key
 
 
 class Readings:
@@ -114,15 +133,28 @@ NOWHERE = Readings(())
 
 @dataclass(frozen=True, eq=False)
 class Sized:
-    """Something that could come to hold more; new keys count if ``may_read`` says so."""
+    """Something that could come to hold more; new keys count if ``may_read`` says so.
+
+    ``home`` is where the container itself is kept, or the object whose attributes these are.
+    """
 
     path: str
     holder: Any
     may_read: Callable[[Any], bool]
     owner: type | None = None
     is_module: bool = False
+    home: Place | None = None
     has_order: bool = False
     """Whether the program may see in which order the keys came."""
+
+    def locate(self) -> Any:
+        """The holder, or what has taken its place since."""
+        if self.home is None:
+            return self.holder
+        found = _found_in(self.home)
+        if not isinstance(found, type(self.holder)):
+            found = getattr(found, "__dict__", None)
+        return found if type(found) is type(self.holder) else self.holder
 
 
 @dataclass(frozen=True, eq=False)

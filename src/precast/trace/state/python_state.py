@@ -1,16 +1,18 @@
 """Watches the Python state around a traced call, and puts it back.
 
 A traced call runs once on fake tensors. What it assigns to module attributes, closure variables or containers in them
-would stay behind as fake tensors, and would not happen again when the graph runs. So: a tensor assigned to a buffer
-becomes an update of that buffer, any other tensor left behind is an error, and all else is put back and told of.
+would stay behind as fake tensors, and would not happen again when the graph runs. So all is put back, and told of to
+who will write it again after each call. Where nobody does, a tensor assigned to a buffer becomes an update of that
+buffer, and any other tensor left behind is an error.
 """
 
 import dis
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 from unittest.mock import patch
@@ -21,10 +23,19 @@ from precast.errors import StateMutationError
 from precast.trace.capture.module_state import root_modules
 from precast.trace.executed_code import code_being_noted
 from precast.trace.provenance import innermost_users_line, is_users_file
+from precast.trace.state.places import Place, Sized
 from precast.trace.state.reachable import join_path
 from precast.trace.state.snapshot import StateSnapshot, Write, traced_tensors
 
 _log = logging.getLogger("precast.capture")
+
+
+@dataclass
+class Written:
+    """What a run wrote into Python's state, and the places of all containers and objects that it found there."""
+
+    homes: Mapping[int, Place]
+    writes: list[Write] = field(default_factory=list)
 
 
 @contextmanager
@@ -33,45 +44,49 @@ def watched_python_state(
     update_buffer: Callable[[torch.Tensor, torch.Tensor], None],
     *,
     returns_writes: bool,
-) -> Iterator[list[Write]]:
-    """Restore the state around ``function`` when the block ends; ``update_buffer(old, new)`` records assignments.
+) -> Iterator[Written]:
+    """Restore the state around ``function`` when the block ends.
 
-    When it has ended, the list tells what else was written. Tensors among that are an error where nobody asks
-    (``returns_writes``), and in attributes of modules.
+    When it has ended, ``Written`` tells what was written. Where nobody asks (not ``returns_writes``),
+    ``update_buffer(old, new)`` records what buffers are replaced by, and tensors elsewhere are an error.
     """
-    roots = root_modules(function)
     modules = {
         id(m): (".".join(filter(None, (prefix, path))), m)
-        for prefix, root in roots.items()
+        for prefix, root in root_modules(function).items()
         for path, m in root.named_modules()
     }
     snapshot = StateSnapshot(function, code_being_noted())
-    buffers = [(module._buffers, dict(module._buffers)) for _, module in modules.values()]
     owned = [
         (path, held, dict(held)) for path, module in modules.values() for held in (module._parameters, module._modules)
     ]
+    buffers = [(path, module._buffers, dict(module._buffers)) for path, module in modules.values()]
+    if returns_writes:
+        snapshot.add(Sized(path, held, bool, is_module=True) for path, held, _ in (*buffers, *owned))
     assigned_at: dict[str, str | None] = {}
-    writes: list[Write] = []
+    written = Written(snapshot.homes)
     try:
         with _noted_assignments({key: path for key, (path, _) in modules.items()}, assigned_at):
-            yield writes
-        for held, before in buffers:
-            for name, old in before.items():
-                if isinstance(now := held.get(name), torch.Tensor) and now is not old:
-                    update_buffer(old, now)
-        writes += snapshot.writes()
-        refused = [write for write in writes if write.is_of_module or not returns_writes]
-        leaks = {write.path for write in refused if traced_tensors(write.values)}
+            yield written
+        if not returns_writes:
+            for _, held, before in buffers:
+                for name, old in before.items():
+                    if isinstance(now := held.get(name), torch.Tensor) and now is not old:
+                        update_buffer(old, now)
+        written.homes, written.writes = snapshot.homes, snapshot.writes()
+        leaks = set() if returns_writes else {each.path for each in written.writes if traced_tensors(each.values)}
         if leaks:
             raise _leak_error(sorted(leaks), assigned_at)
-        exchanged = [join_path(path, name) for path, held, before in owned for name in _differing(held, before)]
+        known = {id(each) for _, _, before in owned for each in before.values()} if returns_writes else set()
+        exchanged = [
+            join_path(path, name)
+            for path, held, before in owned
+            for name in _differing(held, before)
+            if id(held.get(name)) not in known
+        ]
         if exchanged:
             raise _exchange_error(exchanged, assigned_at)
     finally:
-        for held, before in buffers:
-            if any(held.get(name) is not tensor for name, tensor in before.items()):
-                held.update(before)
-        for _, held, before in owned:
+        for _, held, before in (*buffers, *owned):
             if _differing(held, before):
                 held.clear()
                 held.update(before)
@@ -137,5 +152,6 @@ def _leak_error(names: list[str], assigned_at: dict[str, str | None]) -> StateMu
         f"The program stores a tensor in {', '.join(names)}.",
         at="; ".join(places) or None,
         why="the graph computes outputs only; Python state outside of it would keep a tensor without data",
-        fix="Return the tensor, or register a buffer before tracing and update it with copy_().",
+        fix="Return the tensor, or register a buffer before tracing and update it with copy_(). precast.compile keeps "
+        "such tensors where the program puts them.",
     )

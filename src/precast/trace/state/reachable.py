@@ -11,7 +11,7 @@ import threading
 import weakref
 from array import array
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial, partialmethod
@@ -23,10 +23,12 @@ import torch
 
 from precast.options import environment_variables
 from precast.trace.capture.module_state import module_names, root_modules
+from precast.trace.capture.number_inputs import is_number
 from precast.trace.exchanged_attributes import users_attributes
 from precast.trace.executed_code import is_machinery, is_trusted
 from precast.trace.graph_breaks import ALL_HOOKS, FORWARD_HOOKS, global_hooks
-from precast.trace.state.places import Place, Sized, Watched
+from precast.trace.state.exchanged_containers import forms_in, is_exchangeable, parts_of
+from precast.trace.state.places import Home, Item, Place, Sized, Watched, home_of
 from precast.trace.state.reads import Reads, is_unnamed_method, variables_read
 from precast.trace.state.torch_switches import switches_read
 
@@ -52,7 +54,9 @@ _READS_ENVIRONMENT = "os _Environ.__getitem__"
 
 @dataclass
 class ReachableState:
-    """All that was found. ``tensors`` are the homes of each tensor by its identity; ``kept`` keeps identities valid."""
+    """All that was found. ``tensors`` are the homes of each tensor by its identity, ``homes`` the first one of what
+    holds other things; ``kept`` keeps identities valid.
+    """
 
     places: list[Place] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
@@ -61,15 +65,21 @@ class ReachableState:
     objects: list[tuple[str, Any]] = field(default_factory=list)
     watched: list[Watched] = field(default_factory=list)
     tensors: dict[int, list[Place]] = field(default_factory=dict)
+    homes: dict[int, Place] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
 
 
-def reachable_state(function: Callable[..., Any] | None, reads: Reads) -> ReachableState:
-    """What ``function`` can reach now, as far as ``reads`` goes."""
+def reachable_state(
+    function: Callable[..., Any] | None, reads: Reads, exchanged: Collection[Home] = ()
+) -> ReachableState:
+    """What ``function`` can reach now, as far as ``reads`` goes.
+
+    Containers in ``exchanged`` places are not what they were at the next call: what they hold is found by its path.
+    """
     roots = {} if function is None else root_modules(function)
     names = module_names(roots)
     tree = {id(module): module for root in roots.values() for module in root.modules()}
-    walk = _Walk(reads, {key: names[key] for key in tree})
+    walk = _Walk(reads, {key: names[key] for key in tree}, exchanged)
     name = getattr(function, "__name__", type(function).__name__)
     if not reads.state_only:
         walk.prefix = type(function).__name__ if isinstance(function, torch.nn.Module) else name
@@ -113,9 +123,11 @@ def _variable_path(module: str, name: str) -> str:
 
 
 class _Walk:
-    def __init__(self, reads: Reads, tree: dict[int, str]) -> None:
+    def __init__(self, reads: Reads, tree: dict[int, str], exchanged: Collection[Home] = ()) -> None:
         self._reads = reads
         self._tree = tree
+        self._exchanged = exchanged
+        self._wholes: list[Place] = []
         self._visited: set[int] = set()
         self._waiting: deque[tuple[Any, str]] = deque()
         self._name = ""
@@ -132,20 +144,47 @@ class _Walk:
         """Note what is there, and go on from it."""
         if issubclass(type(value), _MEANINGLESS) and not self._reads.state_only:
             return
+        if home_of(place) in self._exchanged and is_exchangeable(value):
+            self._wholes.append(place)
+            self._by_path(place, value)
+            return
+        self._note(place, value)
+        name = self._name if place.is_attribute and place.key == "cell_contents" else place.key
+        if not (type(value) is list and self._reads.only_appends_to(name)):
+            self.visit(value, place.path, place)
+
+    def _note(self, place: Place, value: Any) -> None:
         if isinstance(value, torch.Tensor):
             self.found.tensors.setdefault(id(value), []).append(place)
         self.found.places.append(place)
         self.found.values.append(value)
-        name = self._name if place.is_attribute and place.key == "cell_contents" else place.key
-        if not (type(value) is list and self._reads.only_appends_to(name)):
-            self.visit(value, place.path)
 
-    def visit(self, value: Any, path: str) -> None:
+    def visit(self, value: Any, path: str, home: Place | None = None) -> None:
         """Note what a value holds."""
         if id(value) not in self._visited and not issubclass(type(value), _HOLDING_NOTHING):
             self._visited.add(id(value))
             self.found.kept.append(value)
+            if home is not None:
+                self.found.homes[id(value)] = home
             self._waiting.append((value, path))
+
+    def _by_path(self, whole: Place, value: Any) -> None:
+        """Note the tensors and numbers in a container that others take the place of."""
+        if id(value) in self._visited:
+            return
+        self._visited.add(id(value))
+        self.found.kept.append(value)
+        self.found.homes[id(value)] = whole
+        parts = parts_of(value)
+        assert parts is not None, "a container has parts"
+        for key, part in parts.items.items():
+            item = Item.of(whole, key, value, is_attribute=parts.are_attributes)
+            if isinstance(part, torch.Tensor) or is_number(part):
+                self._note(item, part)
+            elif is_exchangeable(part):
+                self._by_path(item, part)
+            else:
+                self.visit(part, item.path, item)
 
     def global_hooks(self) -> None:
         """Note the hooks that every module has."""
@@ -167,6 +206,9 @@ class _Walk:
         """Go on from everything that was met: not by recursion, as chains of objects may be long."""
         while self._waiting:
             self._follow(*self._waiting.popleft())
+        if self._wholes:
+            paths = ", ".join(place.path for place in self._wholes)
+            self.found.watched.append(Watched(paths, partial(forms_in, self._wholes)))
         return self.found
 
     def _follow(self, value: Any, path: str) -> None:
@@ -307,7 +349,8 @@ class _Walk:
         self._own_attributes(value, path)
 
     def _items(self, holder: Any, items: Iterable[tuple[Any, Any]], path: str) -> None:
-        self.found.sized.append(Sized(path, holder, _always, has_order=isinstance(holder, dict)))
+        home = self.found.homes.get(id(holder))
+        self.found.sized.append(Sized(path, holder, _always, home=home, has_order=isinstance(holder, dict)))
         for key, value in items:
             self.place(Place(f"{path}[{_key_in_words(key)}]", holder, key), value)
 
@@ -345,15 +388,18 @@ class _Walk:
         kind = type(value)
         held, may_read = own_attributes(value), self._reads.of_objects(kind)
         if isinstance(held, dict):
-            self._named_items(held, path, _always if _looks_up_by_itself(kind) else may_read)
+            home = self.found.homes.get(id(value))
+            self._named_items(held, path, _always if _looks_up_by_itself(kind) else may_read, home)
         for base in kind.__mro__:
             slots = () if is_trusted(base.__module__) else vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 if may_read(name) and name not in ("__dict__", "__weakref__") and hasattr(value, name):
                     self.place(Place(join_path(path, name), value, name, is_attribute=True), getattr(value, name))
 
-    def _named_items(self, held: dict[str, Any], path: str, may_read: Callable[[Any], bool]) -> None:
-        self.found.sized.append(Sized(path, held, may_read))
+    def _named_items(
+        self, held: dict[str, Any], path: str, may_read: Callable[[Any], bool], home: Place | None = None
+    ) -> None:
+        self.found.sized.append(Sized(path, held, may_read, home=home))
         for name, value in held.items():
             if may_read(name):
                 self.place(Place(join_path(path, name), held, name), value)

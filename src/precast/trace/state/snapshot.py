@@ -16,6 +16,8 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from operator import is_
 from types import CodeType
 from typing import Any
@@ -29,9 +31,10 @@ from precast.trace.cached_functions import note_cached_functions
 from precast.trace.captured_tensors import is_real_tensor
 from precast.trace.exchanged_attributes import users_attributes
 from precast.trace.executed_code import Executed, ExecutedCode, is_machinery, is_trusted
-from precast.trace.state.places import Place, Sized
+from precast.trace.state.places import Home, Place, Sized, home_of
 from precast.trace.state.reachable import ReachableState, join_path, reachable_state
 from precast.trace.state.reads import Reads, Variable, variables_read
+from precast.trace.state.references import References, with_shared
 
 
 class SpentByUse:
@@ -78,52 +81,68 @@ _PLAIN = (bool, int, float, str, type(None), torch.SymInt, torch.SymFloat)
 
 @dataclass(frozen=True)
 class Write:
-    """What a run left in one place; ``put`` leaves other ``values`` there."""
+    """What a run left in one holder; ``put`` leaves other values there, in what ``locate`` finds."""
 
     path: str
     values: list[Any]
-    put: Callable[[Sequence[Any]], None]
-    is_of_module: bool = False
-    """Whether these are attributes of a module."""
-    keys: tuple[Any, ...] = ()
-    """Under which keys they are, in a dict."""
+    put: Callable[[Any, Sequence[Any]], None]
+    locate: Callable[[], Any]
+    homes: tuple[Home, ...] = ()
+    """The places that hold something else now."""
 
 
 @dataclass(frozen=True)
 class Writes:
-    """All that a run wrote, in order, and the tree of the values."""
+    """All that a run wrote, in order, and the tree of the values.
+
+    ``shared`` are the trees of containers that the run has made and put into several places, those inside of others
+    first: their leaves come before all others.
+    """
 
     writes: tuple[Write, ...] = ()
     tree: pytree.TreeSpec | None = None
+    shared: tuple[pytree.TreeSpec, ...] = ()
 
     @classmethod
-    def of(cls, writes: Sequence[Write]) -> "tuple[list[Any], Writes]":
+    def of(cls, writes: Sequence[Write], references: References) -> "tuple[list[Any], Writes]":
         """The leaves of what was written, and how to put others there."""
-        if not writes:
+        leaves: list[Any] = []
+        shared: list[pytree.TreeSpec] = []
+        for container in references.shared:
+            found, tree = references.flatten_inside(container)
+            leaves += found
+            shared.append(tree)
+        if not writes and not shared:
             return [], cls()
-        leaves, tree = pytree.tree_flatten(opened([_with_open_sizes(write.values) for write in writes]))
-        return leaves, cls(tuple(writes), tree)
+        found, tree = references.flatten([_with_open_sizes(write.values) for write in writes])
+        return [*leaves, *found], cls(tuple(writes), tree, tuple(shared))
 
     def __bool__(self) -> bool:
-        return bool(self.writes)
+        return bool(self.writes or self.shared)
 
-    def put(self, leaves: Sequence[Any]) -> None:
-        """Write again, values made of these leaves."""
+    def put(self, leaves: Sequence[Any]) -> list[Any]:
+        """Write again, values made of these leaves; gives the shared containers."""
         assert self.tree is not None, "something was written"
         # Sets are leaves, and not one set for all calls: it may be changed between them.
-        own = [set(leaf) if type(leaf) is set else leaf for leaf in leaves]
-        for write, values in zip(self.writes, pytree.tree_unflatten(own, self.tree), strict=True):
-            write.put(values)
+        own = iter([set(leaf) if type(leaf) is set else leaf for leaf in leaves])
+        made: list[Any] = []
+        for tree in self.shared:
+            made.append(pytree.tree_unflatten(with_shared(islice(own, tree.num_leaves), made), tree))
+        holders = [write.locate() for write in self.writes]
+        values = pytree.tree_unflatten(with_shared(own, made), self.tree)
+        for write, holder, each in zip(self.writes, holders, values, strict=True):
+            write.put(holder, each)
+        return made
 
     @property
     def tensor_keys(self) -> list[torch.Tensor]:
         """The tensors under which something was written."""
-        return [key for write in self.writes for key in write.keys if isinstance(key, torch.Tensor)]
+        return [key for write in self.writes for _, key in write.homes if isinstance(key, torch.Tensor)]
 
     @property
     def count(self) -> int:
         """How many leaves there are."""
-        return 0 if self.tree is None else self.tree.num_leaves
+        return sum(tree.num_leaves for tree in (self.tree, *self.shared) if tree is not None)
 
 
 def _with_open_sizes(values: list[Any]) -> list[Any]:
@@ -135,6 +154,7 @@ class StateSnapshot:
     """Everything that can hold state, with a shallow copy of what it held."""
 
     def __init__(self, function: Callable[..., Any], executed: ExecutedCode | None) -> None:
+        self.homes: dict[int, Place] = {}
         self._holders: dict[int, _Held] = {}
         self._places: dict[tuple[int, Any], tuple[Place, Any]] = {}
         self._spent_by_use = SpentByUse()
@@ -159,22 +179,31 @@ class StateSnapshot:
             self._add(reachable_state(None, Reads.of_all_state(new)), is_global=True)
 
     def _add(self, state: ReachableState, *, is_global: bool) -> None:
-        sets = [Sized(each.path, each.holder, bool) for each in state.watched if isinstance(each.holder, set)]
-        for sized in (*state.sized, *sets):
-            if id(sized.holder) not in self._holders:
-                self._holders[id(sized.holder)] = _Held.of(sized, is_global=is_global)
+        self.homes = state.homes | self.homes
+        sets = [
+            Sized(each.path, each.holder, bool, home=state.homes.get(id(each.holder)))
+            for each in state.watched
+            if isinstance(each.holder, set)
+        ]
+        self.add((*state.sized, *sets), is_global=is_global)
         self._spent_by_use.add(state.places, state.values)
         note_cached_functions(state.kept)
         for place, value in zip(state.places, state.values, strict=True):
             if place.is_attribute or place.is_variable:
                 self._places.setdefault((id(place.holder), place.key), (place, value))
 
+    def add(self, holders: Iterable[Sized], *, is_global: bool = False) -> None:
+        """Copy what more holders hold."""
+        for sized in holders:
+            if id(sized.holder) not in self._holders:
+                self._holders[id(sized.holder)] = _Held.of(sized, is_global=is_global)
+
     def writes(self) -> list[Write]:
         """What was written since."""
         found = [write for held in self._holders.values() if (write := held.write()) is not None]
         for place, before in self._places.values():
             if (now := _read(place)) is not before and now is not _GONE:
-                found.append(Write(place.path, [now], lambda values, place=place: place.write(values[0])))  # type: ignore[misc]
+                found.append(Write(place.path, [now], _put_one, partial(_itself, place), (home_of(place),)))
         return found
 
     def restore(self) -> list[str]:
@@ -191,15 +220,20 @@ class StateSnapshot:
         return changed
 
 
+def _itself(place: Place) -> Place:
+    return place
+
+
+def _put_one(place: Place, values: Sequence[Any]) -> None:
+    place.write(values[0])
+
+
 @dataclass(frozen=True)
 class _Held:
     """One holder, and what it held. Those reached from globals alone are told by ``is_global``."""
 
-    path: str
-    holder: Any
+    sized: Sized
     before: Any
-    owner: type | None
-    is_module: bool
     is_global: bool
 
     @classmethod
@@ -207,34 +241,40 @@ class _Held:
         holder = sized.holder
         is_sequence = isinstance(holder, (list, deque))
         before = list(holder) if is_sequence else set(holder) if isinstance(holder, set) else users_attributes(holder)
-        return cls(sized.path, holder, before, sized.owner, sized.is_module, is_global)
+        return cls(sized, before, is_global)
 
     def write(self) -> Write | None:
-        holder, before = self.holder, self.before
+        holder, before, path, locate = self.sized.holder, self.before, self.sized.path, self.sized.locate
         if isinstance(holder, set):
             is_same = self.is_global or holder == before
-            return None if is_same else Write(self.path, [set(holder)], lambda values: _refill(holder, values[0]))
+            return (
+                None if is_same else Write(path, [set(holder)], lambda found, values: _refill(found, values[0]), locate)
+            )
         if isinstance(before, list):
             starts_alike = len(holder) >= len(before) and all(map(is_, holder, before))
             if not starts_alike:
-                return Write(self.path, list(holder), lambda values: _refill(holder, values))
+                return Write(path, list(holder), _refill, locate, self._homes(range(len(holder))))
             added = list(holder)[len(before) :]
-            return Write(self.path, added, holder.extend) if added else None
+            return Write(path, added, type(holder).extend, locate) if added else None
         keys, removed = self._changed_keys()
         if not keys and not removed:
             return None
-        path = ", ".join(join_path(self.path, key) for key in keys) if self.is_module else self.path
+        if self.sized.is_module:
+            path = ", ".join(join_path(path, key) for key in (*keys, *removed))
 
-        def put(values: Sequence[Any]) -> None:
+        def put(found: Any, values: Sequence[Any]) -> None:
             for key, value in zip(keys, values, strict=True):
-                self._assign(key, value)
+                self._assign(found, key, value)
             for key in removed:
-                self._remove(key)
+                self._remove(found, key)
 
-        return Write(path, [holder[key] for key in keys], put, self.is_module, tuple(keys))
+        return Write(path, [holder[key] for key in keys], put, locate, self._homes(keys))
+
+    def _homes(self, keys: Iterable[Any]) -> tuple[Home, ...]:
+        return tuple((id(self.sized.holder), key) for key in keys)
 
     def _changed_keys(self) -> tuple[list[Any], list[Any]]:
-        holder, before = users_attributes(self.holder), self.before
+        holder, before = users_attributes(self.sized.holder), self.before
         keys = [key for key, value in holder.items() if value is not before.get(key, _GONE)]
         if not self.is_global:
             return keys, [key for key in before if key not in holder]
@@ -242,30 +282,34 @@ class _Held:
         known = [key for key in keys if key in before and type(holder[key]) in _PLAIN]
         return [key for key in keys if key in known or traced_tensors(holder[key])], []
 
-    def _assign(self, key: Any, value: Any) -> None:
-        if self.owner is not None:
-            setattr(self.owner, key, value)
+    def _assign(self, holder: Any, key: Any, value: Any) -> None:
+        if self.sized.owner is not None:
+            setattr(self.sized.owner, key, value)
+        elif isinstance(holder, dict):
+            # What a class does beside has been done by the program, and is found by itself.
+            dict.__setitem__(holder, key, value)
         else:
-            self.holder[key] = value
+            holder[key] = value
 
-    def _remove(self, key: Any) -> None:
-        if self.owner is not None:
-            delattr(self.owner, key)
+    def _remove(self, holder: Any, key: Any) -> None:
+        if self.sized.owner is not None:
+            delattr(self.sized.owner, key)
         else:
-            self.holder.pop(key, None)
+            holder.pop(key, None)
 
     def restore(self) -> None:
+        holder = self.sized.holder
         if not isinstance(self.before, dict):
-            _refill(self.holder, self.before)
+            _refill(holder, self.before)
             return
         keys, removed = self._changed_keys()
         for key in keys:
             if key in self.before:
-                self._assign(key, self.before[key])
+                self._assign(holder, key, self.before[key])
             else:
-                self._remove(key)
+                self._remove(holder, key)
         for key in removed:
-            self._assign(key, self.before[key])
+            self._assign(holder, key, self.before[key])
 
 
 def _refill(holder: Any, contents: Any) -> None:
@@ -274,6 +318,10 @@ def _refill(holder: Any, contents: Any) -> None:
         holder.update(contents)
     else:
         holder.extend(contents)
+
+
+def _refill_from_first(holder: set[Any], values: Sequence[Any]) -> None:
+    _refill(holder, values[0])
 
 
 def traced_tensors(value: Any) -> list[torch.Tensor]:

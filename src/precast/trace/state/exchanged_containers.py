@@ -1,0 +1,69 @@
+"""Containers that a program, or its user, exchanges as a whole, such as the hidden state that a module keeps.
+
+Before: ``self.hidden = (h, c)`` at the end of each call, so that the next one finds another tuple
+After:  the tensors and numbers in it are found by their path, and of the rest the form has to be the same
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from precast.graph.opened_objects import attributes, is_object
+from precast.trace.capture.number_inputs import is_number
+from precast.trace.state.places import MISSING, Place
+
+_SEQUENCES = (tuple, list, deque)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a container holds, by index, key or name."""
+
+    items: Mapping[Any, Any]
+    are_attributes: bool = False
+
+
+def parts_of(value: Any) -> Parts | None:
+    """What a container, or an object that is one, holds; None for all else."""
+    if isinstance(value, _SEQUENCES):
+        return Parts(dict(enumerate(value)))
+    if isinstance(value, dict):
+        return None if any(isinstance(key, torch.Tensor) for key in value) else Parts(dict(dict.items(value)))
+    return Parts(attributes(value), are_attributes=True) if is_object(value) else None
+
+
+def is_exchangeable(value: Any) -> bool:
+    """Whether another container of the same form may take its place."""
+    return parts_of(value) is not None
+
+
+def forms_in(places: Sequence[Place]) -> dict[str, Any]:
+    """The forms of what is in some places, by path: all that a program can tell of them beside tensors and numbers."""
+    met: dict[int, int] = {}
+    return {place.path: _form_of(_read(place), met) for place in places}
+
+
+def _read(place: Place) -> Any:
+    try:
+        return place.read()
+    except MISSING:
+        return None
+
+
+def _form_of(value: Any, met: dict[int, int]) -> Any:
+    if is_number(value):
+        return type(value)
+    parts = parts_of(value)
+    if parts is None and not isinstance(value, torch.Tensor):
+        return value
+    # Who is met again is told by number, so that one list in two places is not taken for two.
+    if not isinstance(value, tuple):
+        if (number := met.get(id(value))) is not None:
+            return number
+        met[id(value)] = len(met)
+    if parts is None:
+        return torch.Tensor
+    return (type(value), *parts.items, *(_form_of(part, met) for part in parts.items.values()))
