@@ -463,6 +463,7 @@ def test_effects_of_hooks_are_found():
     assert in_forward(lambda m, args, output: print(output)) == "it calls print"
     assert in_forward(lambda m, args, output: output.tolist()) == "it uses tolist"
     assert in_forward(lambda m, args, output: f"{output}") == "it makes a text"
-    assert in_forward(lambda m, args, output: setattr(m, "seen", output)) == "it calls setattr"
+    assert in_forward(lambda m, args, output: setattr(m, "seen", output)) is None
+    assert in_backward(lambda gradient: setattr(gradient, "seen", 1)) == "it calls setattr"
     assert in_forward(print) == "it is a builtin_function_or_method"
     assert in_forward(Meter([])) is not None
