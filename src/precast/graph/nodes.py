@@ -9,6 +9,7 @@ The two ends of a flat graph.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import cast
 
 import torch
@@ -87,6 +88,14 @@ def tensor_of(node: fx.Node) -> torch.Tensor:
     value = value_of(node)
     assert isinstance(value, torch.Tensor), f"node {node.name} gives {type(value).__name__}, not one tensor"
     return value
+
+
+def subgraph_of(node: fx.Node) -> fx.GraphModule | None:
+    """The graph that a node stands for, which a control-flow operator runs; None for all other nodes."""
+    if node.op != "get_attr":
+        return None
+    value = attrgetter(str(node.target))(node.graph.owning_module)
+    return value if isinstance(value, fx.GraphModule) else None
 
 
 def stack_trace_of(node: fx.Node) -> str | None:

@@ -13,24 +13,28 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from precast._torch_compat import example_sizes
-from precast.graph.nodes import copy_provenance, mark_updating_result, set_value, value_of
+from precast.graph.nodes import copy_provenance, mark_updating_result, set_value, subgraph_of, value_of
 from precast.native.describe import Entry
 from precast.native.graph_passes.numbers_in_tensors import keep_numbers_in_tensors
 from precast.native.graph_passes.products_by_one_matrix import merge_products
+from precast.native.loops.buffers import contiguous_buffer
+from precast.native.loops.index import constant, maximum
 from precast.native.loops.passes import run_loop_passes
-from precast.native.loops.program import LoopProgram
+from precast.native.loops.program import LoopProgram, Part, Plan, Repeat, Run, with_steps
+from precast.native.loops.size_bounds import NO_BOUNDS, Bounds, upper_bound, with_own_bounds
 from precast.native.loops.verifier import verify_loops, verify_plan
 from precast.native.passes.memory import plan
 from precast.native.random import draw_from_streams
 from precast.native.rules import lower_graph
-from precast.native.sizes import size_readers, symbols_in
+from precast.native.rules.sizes import symbols_in
+from precast.native.sizes import size_readers
 from precast.native.split import Segment, SplitGraph, is_size, split_graph
 from precast.native.targets import Target
 from precast.options import Options, RandomSource, Verification, as_options
@@ -48,7 +52,7 @@ def segment_inputs(segment: Segment) -> SegmentInputs:
     """The segment's inputs, and the sizes that none of them has as a plain dimension or value."""
     readers = size_readers(segment.inputs).values()
     shown = {each.symbol for each in readers if (each.factor, each.offset) == (1, 0)}
-    arguments = [each for node in segment.nodes for each in node.all_input_nodes]
+    arguments = [each for node in segment.nodes for each in node.all_input_nodes if subgraph_of(each) is None]
     spoken_of = dict.fromkeys(
         name for node in (*segment.inputs, *arguments, *segment.nodes) for name in symbols_in(value_of(node))
     )
@@ -59,6 +63,7 @@ def segment_graph(segment: Segment, inputs: SegmentInputs) -> fx.GraphModule:
     """The segment as a graph of its own, ready to be lowered."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
+    subgraphs: dict[str, fx.GraphModule] = {}
     for node in inputs.nodes:
         copies[node] = graph.placeholder(node.name)
         set_value(copies[node], value_of(node))
@@ -66,7 +71,12 @@ def segment_graph(segment: Segment, inputs: SegmentInputs) -> fx.GraphModule:
         set_value(graph.placeholder(f"size_{name}"), _size_named(name, segment))
     for node in segment.nodes:
         for argument in node.all_input_nodes:
-            if argument not in copies and is_size(argument):
+            if argument in copies:
+                continue
+            if (subgraph := subgraph_of(argument)) is not None:
+                copies[argument] = graph.create_node("get_attr", argument.name)
+                subgraphs[argument.name] = subgraph
+            elif is_size(argument):
                 # Lowering takes a size from its traced value, whatever computes it.
                 copies[argument] = graph.create_node("call_function", operator.index, (), name=argument.name)
                 set_value(copies[argument], value_of(argument))
@@ -76,12 +86,13 @@ def segment_graph(segment: Segment, inputs: SegmentInputs) -> fx.GraphModule:
         mark_updating_result(copies[target], segment.outputs.index(value))
     graph.output(tuple(copies[node] for node in segment.outputs))
     # Nobody calls it: its code need not be written.
-    return _LazyGraphModule({}, graph)
+    return _LazyGraphModule(subgraphs, graph)
 
 
 def _size_named(name: str, segment: Segment) -> torch.SymInt:
     """A symbolic number that is exactly this size."""
-    every = [*segment.inputs, *segment.nodes, *(each for node in segment.nodes for each in node.all_input_nodes)]
+    arguments = [each for node in segment.nodes for each in node.all_input_nodes if subgraph_of(each) is None]
+    every = [*segment.inputs, *segment.nodes, *arguments]
     for number in (number for node in every for number in _symbolic_numbers(value_of(node))):
         for symbol in number.node.expr.free_symbols:
             if symbol.name == name:
@@ -148,10 +159,39 @@ def lower_segment(
     lowered = lower_graph(segment_graph(segment, segment_inputs(segment)), name=name, routines=target.routines)
     if on_lowered is not None:
         on_lowered(lowered)
-    program = run_loop_passes(lowered, target.passes, reusing=target.reusing_passes, verify=verify == "passes")
-    places = plan(program)
+    program, places = fuse_and_plan(lowered, target, verify=verify == "passes")
     if verify != "off":
         verify_loops(program, after="the last pass")
         verify_plan(program, places)
     weights = {node.name: node.name for node in segment.inputs if node.op == "get_attr"}
     return Entry(program, places, weights)
+
+
+def fuse_and_plan(
+    program: LoopProgram, target: Target, bounds: Bounds = NO_BOUNDS, *, verify: bool
+) -> tuple[LoopProgram, Plan]:
+    """The program and its parts fused, each with a plan of its memory; steps get scratch memory for their parts."""
+    program = run_loop_passes(program, target.passes, reusing=target.reusing_passes, verify=verify)
+
+    def planned(part: Part) -> Part:
+        return Part(*fuse_and_plan(part.program, target, with_own_bounds(bounds, part.program), verify=verify))
+
+    steps = [
+        _with_scratch(replace(step, parts=tuple(map(planned, step.parts))), bounds)
+        if isinstance(step, Run | Repeat)
+        else step
+        for step in program.steps
+    ]
+    program = with_steps(program, steps)
+    return program, plan(program, bounds)
+
+
+def _with_scratch(step: Run | Repeat, bounds: Bounds) -> Run | Repeat:
+    """The step with room for the temporaries of whichever part runs."""
+    size = constant(0)
+    for part in step.parts:
+        assert part.plan is not None, f"the memory of {part.program.name} was not planned"
+        size = maximum(size, upper_bound(part.plan.arena_size, with_own_bounds(bounds, part.program)))
+    if size == constant(0):
+        return step
+    return replace(step, scratch=contiguous_buffer(f"{step.name} scratch", "u8", (size,)))

@@ -13,8 +13,6 @@ from precast.native.call import SizeReader
 from precast.native.loops.index import Index, Symbol
 from precast.native.rules.sizes import to_index
 
-Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
-
 
 def size_readers(nodes: Iterable[fx.Node]) -> dict[str, SizeReader[fx.Node]]:
     """For each size that follows from one of the nodes' values, the simplest way to read it."""
@@ -25,16 +23,6 @@ def size_readers(nodes: Iterable[fx.Node]) -> dict[str, SizeReader[fx.Node]]:
             if reader is not None and (reader.symbol not in found or _is_plainer(reader, found[reader.symbol])):
                 found[reader.symbol] = reader
     return found
-
-
-def symbols_in(value: object) -> Iterable[str]:
-    """Names of the dynamic sizes that a traced value speaks of, in order."""
-    if isinstance(value, tuple | list):
-        return [name for each in value for name in symbols_in(each)]
-    is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    numbers = (*value.shape, *value.stride()) if is_dense else (value,)  # type: ignore[attr-defined]
-    symbolic = [number.node.expr for number in numbers if isinstance(number, Symbolic)]
-    return [name for expression in symbolic for name in sorted(each.name for each in expression.free_symbols)]
 
 
 def _numbers(node: fx.Node) -> Iterable[tuple[int | None, torch.SymInt]]:

@@ -33,19 +33,28 @@ from itertools import accumulate
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._prims.rng_prims import run_with_rng_state
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from precast.artifact.dtypes import DTYPES
-from precast.graph.nodes import has_value, placeholders_of, results_of, tensor_of, updating_result_of, value_of
+from precast.graph.nodes import (
+    has_value,
+    placeholders_of,
+    results_of,
+    subgraph_of,
+    tensor_of,
+    updating_result_of,
+    value_of,
+)
 from precast.graph.tensor_spec import dtype_name
 from precast.native.call import SizeReader
 from precast.native.loops.index import product
 from precast.native.rules.lower import MAX_RANK
-from precast.native.rules.sizes import to_index
-from precast.native.sizes import is_known, size_readers, symbols_in
+from precast.native.rules.registry import rule_for
+from precast.native.rules.sizes import symbols_in, to_index
+from precast.native.sizes import is_known, size_readers
 from precast.ops.cost import bytes_of
 from precast.ops.facts import Fact, facts_of, is_random
 from precast.ops.own_operators import random_seed
@@ -260,11 +269,34 @@ def may_be_native(node: fx.Node, device: str) -> bool:
         return isinstance(source, fx.Node) and may_be_native(source, device)
     if node.target is run_with_rng_state:
         return is_drawn_natively(node)
+    if isinstance(node.target, HigherOrderOperator):
+        return _runs_native_parts(node, device)
     if not isinstance(node.target, OpOverload) or not has_value(node) or node.target is random_seed:
         return False
     if facts_of(node) & _LEFT_TO_TORCH or makes_sizes(node) or _compares_sizes(node):
         return False
     return may_be_held(value_of(node), (node.args, node.kwargs), device)
+
+
+def _runs_native_parts(node: fx.Node, device: str) -> bool:
+    """Whether a control-flow operator, and all that its subgraphs run, can be native."""
+    leaves = pytree.tree_leaves((node.args, node.kwargs))
+    subgraphs = {each: subgraph_of(each) for each in leaves if isinstance(each, fx.Node)}
+    operands = [each for each in leaves if subgraphs.get(each) is None]
+    is_held = has_value(node) and not makes_sizes(node) and may_be_held(value_of(node), operands, device)
+    return (
+        is_held
+        and rule_for(node.target) is not None
+        and all(_is_native(each, device) for each in subgraphs.values() if each is not None)
+    )
+
+
+def _is_native(module: fx.GraphModule, device: str) -> bool:
+    return all(
+        (may_be_native(node, device) and not is_random(node)) or is_size(node)
+        for node in module.graph.nodes
+        if node.op == "call_function"
+    ) and all(isinstance(each, fx.Node | None) for each in pytree.tree_leaves(module.graph.output_node().args))
 
 
 def may_be_held(value: object, arguments: object, device: str) -> bool:
@@ -321,7 +353,7 @@ def _keeps_count(node: fx.Node) -> bool:
 def _may_be_argument(argument: object, device: str) -> bool:
     if not isinstance(argument, fx.Node):
         return isinstance(argument, _PLAIN_ARGUMENTS)
-    if not has_value(argument) or isinstance(value_of(argument), fx.GraphModule):
+    if not has_value(argument):
         return False
     value = value_of(argument)
     if isinstance(value, torch.SymInt):
@@ -343,7 +375,7 @@ def _may_be_buffer(value: object, device: str) -> bool:
 def _segment(nodes: Sequence[fx.Node], returned: set[fx.Node], needed: set[fx.Node], *, is_native: bool) -> Segment:
     inside = set(nodes)
     used = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in inside)
-    inputs = tuple(each for each in used if not is_size(each))
+    inputs = tuple(each for each in used if not is_size(each) and subgraph_of(each) is None)
     readers = needed - inside
     outputs = tuple(node for node in nodes if node in returned or readers.intersection(node.users))
     return Segment(is_native, tuple(nodes), inputs, outputs)

@@ -21,7 +21,7 @@ from torch import fx
 
 from precast.errors import LoweringError
 from precast.export.sizes import fake_mode_of
-from precast.graph.nodes import placeholders_of, results_of, set_value, source_line_of, value_of
+from precast.graph.nodes import placeholders_of, results_of, set_value, source_line_of, subgraph_of, value_of
 from precast.graph.program import Program
 from precast.graph.sizes import SizeGuard, SymbolicSizes
 from precast.native.call import SizeReader
@@ -101,7 +101,7 @@ def native_program(traced: TracedProgram, *, name: str, constant_names: Mapping[
     module, seed = _with_seed_as_state(traced.module)
     _refuse_what_needs_torch(_between_segments(module), name)
     state = {node: traced.names[node.name] for node in placeholders_of(module.graph) if node.name in traced.names}
-    for node in (node for node in module.graph.nodes if node.op == "get_attr"):
+    for node in (node for node in module.graph.nodes if node.op == "get_attr" and subgraph_of(node) is None):
         plain = traced.plain_name(node)
         state[node] = constant_names[node.name] if plain is None else plain
     if seed is not None:

@@ -18,7 +18,7 @@ from torch import fx
 from precast.autograd.variants.graphs import tidy
 from precast.export.program import ExportedProgram
 from precast.export.sizes import fake_mode_of
-from precast.graph.nodes import constant_sources_of, placeholders_of, results_of, value_of
+from precast.graph.nodes import constant_sources_of, placeholders_of, results_of, subgraph_of, value_of
 from precast.graph.program import Program
 from precast.graph.signature import InputKind, InputSpec, OutputKind
 from precast.native.decompositions.table import native_decompositions
@@ -59,7 +59,7 @@ class TracedProgram:
     @property
     def constants(self) -> list[fx.Node]:
         """The state that was taken for constants, and what was computed from it."""
-        return [node for node in self.module.graph.nodes if node.op == "get_attr"]
+        return [node for node in self.module.graph.nodes if node.op == "get_attr" and subgraph_of(node) is None]
 
     def sources(self, constant: fx.Node) -> set[str]:
         """The model's names of what a constant was made of."""

@@ -43,7 +43,7 @@ _FORMS = {
     "cond": _Form(branches=(1, 2), operands=(), further=3, with_tree=(1, 2)),
     "while_loop": _Form(branches=(0, 1), operands=(2,), further=3, with_tree=(1,)),
     "map_impl": _Form(branches=(0,), operands=(1,), further=2, sliced=(1,), with_tree=(0,)),
-    "scan": _Form(branches=(0,), operands=(1, 2), further=3, sliced=(2,)),
+    "scan": _Form(branches=(0,), operands=(1, 2), further=3, sliced=(2,), with_tree=(0,)),
 }
 
 

@@ -5,6 +5,7 @@ The sanitizers' libraries must have been loaded before Python. Of the cases with
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from tests.native.lowering import (
     test_normalization,
     test_operators,
     test_ordering,
+    test_parts,
     test_pixel_products,
     test_pooling,
     test_random,
@@ -67,6 +69,9 @@ def cases(every: int) -> Iterator[Case]:
     for name, (function, inputs_of) in test_dynamic_operators.CASES.items():
         calls = [inputs_of(size) for size in (test_dynamic_operators.TRACED, OTHER_SIZE)]
         yield make_entry(lowered(function, *calls[0], name=f"dynamic_{name}", dynamic=True)), calls
+    for name in test_parts.PARTS:
+        entry = test_parts.entry_of(name)
+        yield replace(entry, weights={}), test_parts.calls_of(name, entry)
     for name, function in test_random.CASES.items():
         program = test_random.random_program(function, test_random.given(name), name=f"random_{name}")
         yield make_entry(program), [[test_random.given(name), test_random.SEED]]

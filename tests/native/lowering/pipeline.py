@@ -13,13 +13,13 @@ from precast.cache import Store
 from precast.native.decompositions.table import native_decompositions
 from precast.native.describe import Entry
 from precast.native.loops.program import LoopProgram
-from precast.native.passes.memory import plan
+from precast.native.programs import fuse_and_plan
 from precast.native.rules import lower_graph
+from precast.native.targets import target_for
 from precast.native.targets.cpu.build.built import Library
 from precast.native.targets.cpu.build.library import build
 from precast.native.targets.cpu.codegen.generate import generate
 from precast.native.targets.cpu.fallback import torch_fallback
-from precast.native.targets.cpu.passes import fuse
 from precast.runtime import Model, open_library
 
 Function = Callable[..., object]
@@ -37,8 +37,7 @@ def lowered(function: Function, *inputs: torch.Tensor, dynamic: bool = False, na
 
 
 def make_entry(program: LoopProgram, weights: Mapping[str, str] | None = None) -> Entry:
-    fused = fuse(program)
-    return Entry(fused, plan(fused), weights or {})
+    return Entry(*fuse_and_plan(program, target_for(["cpu"]), verify=True), weights or {})
 
 
 def build_entries(entries: Sequence[Entry], cache: Path) -> Library:

@@ -27,6 +27,9 @@ from precast.native.loops.program import (
     LibraryCall,
     Loop,
     LoopProgram,
+    Part,
+    Repeat,
+    Run,
     SizeSource,
     Statement,
     Step,
@@ -130,6 +133,12 @@ def _distinct(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.T
     return tensor
 
 
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a dense tensor, from its first element to its last."""
+    length = 1 + sum(max(size - 1, 0) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((length,), (1,)).clone()
+
+
 def _beginning(kind: str, dtype: torch.dtype) -> float:
     if dtype.is_floating_point:
         return -math.inf if kind == "max" else math.inf
@@ -207,11 +216,58 @@ class _Run:
             case Check():
                 if self.window(step.failed).item():
                     raise (IndexError if step.error == "index" else RuntimeError)(step.message)
+            case Run():
+                number = 0 if step.choice is None else int(self.window(step.choice).item())
+                self.run_part(step.parts[number], [self.storage(each) for each in step.inputs], step.outputs)
+            case Repeat():
+                self.repeat(step)
             case FallbackStep():
                 assert self.fallback is not None, f"{step.name} falls back to {step.operator} and nobody runs it"
                 results = self.fallback(step, tuple(map(self.window, step.inputs)))
                 for buffer, result in zip(step.outputs, results, strict=True):
                     self.window(buffer).copy_(result)
+
+    def run_part(self, part: Part, inputs: Sequence[torch.Tensor], outputs: Sequence[Buffer]) -> None:
+        """Run a part over the memory of its inputs, and copy what it fills to the outputs."""
+        results = self.results_of(part, inputs)
+        for buffer, result in zip(outputs, results, strict=True):
+            self.window(buffer).copy_(result)
+
+    def results_of(self, part: Part, inputs: Sequence[torch.Tensor]) -> Tensors:
+        program = part.program
+        inner = _Run(self.sizes, self.fallback)
+        inner.memory = dict(zip(program.inputs, inputs, strict=True))
+        own = {source.symbol: _size(source, inputs[source.position][0]) for source in program.sizes}
+        for source in program.sizes:
+            if source.bound is not None and not 0 <= own[source.symbol] <= self.number(source.bound):
+                raise RuntimeError(f"the size {source.symbol} is {own[source.symbol]}, above {source.bound}")
+        inner.sizes = {**self.sizes, **own}
+        self.sizes = inner.sizes
+        for step in program.steps:
+            inner.step(step)
+        self.sizes = inner.sizes
+        return tuple(inner.window(buffer) for buffer in program.outputs)
+
+    def repeat(self, step: Repeat) -> None:
+        scanned, others = step.inputs[step.carried :][: step.scanned], step.inputs[step.carried + step.scanned :]
+        carried = [self.storage(each).clone() for each in step.inputs[: step.carried]]
+        number, further = 0, [self.storage(each) for each in others]
+        while self._goes_on(step, number, [*carried, *further]):
+            # Windows count from where the memory begins: a row has memory of its own.
+            rows = [self.storage(each)[number * self.number(each.strides[0]) :].clone() for each in scanned]
+            results = self.results_of(step.body, [*carried, *rows, *further])
+            for buffer, result in zip(step.outputs[step.carried :], results[step.carried :], strict=True):
+                self.window(buffer)[number].copy_(result)
+            carried = [_flat(result) for result in results[: step.carried]]
+            number += 1
+        for buffer, values in zip(step.outputs[: step.carried], carried, strict=True):
+            self.storage(buffer)[: len(values)] = values
+
+    def _goes_on(self, step: Repeat, number: int, inputs: Sequence[torch.Tensor]) -> bool:
+        if step.count is not None:
+            return number < self.number(step.count)
+        (holds,) = self.results_of(step.parts[1], inputs)
+        return bool(holds.item())
 
     def enter_kernel(self, kernel: Kernel) -> None:
         variables = tuple(dict.fromkeys(variables_of(kernel.body)))

@@ -16,6 +16,9 @@ from precast.native.loops.program import (
     LibraryCall,
     Loop,
     LoopProgram,
+    Part,
+    Repeat,
+    Run,
     SizeSource,
     Slot,
     Statement,
@@ -63,11 +66,27 @@ def print_step(step: Step) -> list[str]:
             return [f"call {step.name}: {outputs} = {step.routine}({inputs}{numbers})", *finishes]
         case Check():
             return [f"check {step.name}: {step.failed.name} is {step.error} error {step.message!r}"]
+        case Run():
+            choice = "" if step.choice is None else f" by {step.choice.name}"
+            return [f"run {step.name}{choice}: {_operands_text(step)}", *_part_lines(step.parts)]
+        case Repeat():
+            times = "while the last part says so" if step.count is None else f"{step.count} times"
+            kinds = f"{step.carried} carried, {step.scanned} by row"
+            return [f"repeat {step.name} {times}: {_operands_text(step)} ({kinds})", *_part_lines(step.parts)]
         case FallbackStep():
             outputs = ", ".join(map(describe_buffer, step.outputs))
             arguments = [_argument_text(argument, step.inputs) for argument in step.arguments]
             arguments += [f"{key}={_argument_text(value, step.inputs)}" for key, value in step.keyword_arguments]
             return [f"fallback {step.name}: {outputs} = {step.operator}({', '.join(arguments)})"]
+
+
+def _operands_text(step: Run | Repeat) -> str:
+    outputs, inputs = ", ".join(map(describe_buffer, step.outputs)), ", ".join(each.name for each in step.inputs)
+    return f"{outputs} = ({inputs})"
+
+
+def _part_lines(parts: tuple[Part, ...]) -> list[str]:
+    return ["  " + line if line else "" for part in parts for line in print_program(part.program).splitlines()]
 
 
 def print_kernel(kernel: Kernel) -> list[str]:
@@ -85,7 +104,8 @@ def describe_buffer(buffer: Buffer) -> str:
 
 def _size_text(source: SizeSource, buffer: Buffer) -> str:
     place = "value" if source.dimension is None else f"shape[{source.dimension}]"
-    return f"  size {source.symbol} = {buffer.name}.{place}"
+    bound = "" if source.bound is None else f", at most {source.bound}"
+    return f"  size {source.symbol} = {buffer.name}.{place}{bound}"
 
 
 def _view_text(view: View) -> str:

@@ -221,7 +221,65 @@ class FallbackStep:
     at: str | None = None
 
 
-Step = Kernel | KernelGroup | LibraryCall | FallbackStep | Check
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A program that a step of another runs. It knows the sizes of the programs around it, and those it reads itself.
+
+    `plan` says where its temporaries are in the step's scratch memory; None until memory is planned.
+    """
+
+    program: LoopProgram
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Run one of the `parts`: the second if `choice`, one bool, is true, else the first, or the only one.
+
+    Each part takes the inputs and fills the outputs. `scratch` has room for the temporaries of every part.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    choice: Buffer | None = None
+    scratch: Buffer | None = None
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """Run the body `count` times, or while the condition holds: ``parts`` are the body, and the condition if any.
+
+    The body takes as many `carried` values, then a row of each of the `scanned` tensors, then all other inputs; it
+    fills the carried values' successors, which are the first outputs, and a row of each other output. The condition
+    takes the carried values and all other inputs, and fills one bool. Successors alternate with the `spares`.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    carried: int
+    scanned: int = 0
+    count: Index | None = None
+    spares: tuple[Buffer, ...] = ()
+    scratch: Buffer | None = None
+    origins: tuple[str, ...] = ()
+
+    @property
+    def body(self) -> Part:
+        return self.parts[0]
+
+    def row_of(self, buffer: Buffer, name: str) -> Buffer:
+        """What one iteration sees of a tensor that is taken, or filled, row by row."""
+        return Buffer(name, buffer.dtype, buffer.shape[1:], buffer.strides[1:])
+
+
+Step = Kernel | KernelGroup | LibraryCall | FallbackStep | Check | Run | Repeat
+Fallible = Check | FallbackStep | Run | Repeat
+"""Steps that may end the call with an error."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +287,7 @@ class SizeSource:
     """Where a dynamic size is read at the call: a dimension of input number `position`, or, with None, its value.
 
     What is read there is `factor` times the size, plus `offset`. `example` is what the size was when it was traced.
+    A size that a part reads, since it depends on data, is at most `bound`: buffers have room for that.
     """
 
     symbol: str
@@ -237,6 +296,7 @@ class SizeSource:
     factor: int = 1
     offset: int = 0
     example: int | None = field(default=None, compare=False, repr=False)
+    bound: Index | None = None
 
 
 @dataclass(frozen=True)
@@ -278,12 +338,12 @@ class LoopProgram:
     @property
     def routines(self) -> frozenset[str]:
         """The routines that are called."""
-        return frozenset(step.routine for step in self.steps if isinstance(step, LibraryCall))
+        return frozenset(step.routine for step in all_steps(self) if isinstance(step, LibraryCall))
 
     @property
     def fallbacks(self) -> tuple[FallbackStep, ...]:
         """The steps that call back into torch, in order."""
-        return tuple(step for step in self.steps if isinstance(step, FallbackStep))
+        return tuple(step for step in all_steps(self) if isinstance(step, FallbackStep))
 
     @property
     def temporaries(self) -> tuple[Buffer, ...]:
@@ -305,6 +365,25 @@ def with_steps(program: LoopProgram, steps: Sequence[Step]) -> LoopProgram:
     """The program with other steps; the same object if they are the same."""
     same = len(steps) == len(program.steps) and all(a is b for a, b in zip(steps, program.steps, strict=True))
     return program if same else replace(program, steps=tuple(steps))
+
+
+def parts_of(step: Step) -> tuple[Part, ...]:
+    """The programs that a step runs."""
+    return step.parts if isinstance(step, Run | Repeat) else ()
+
+
+def all_steps(program: LoopProgram) -> Iterator[Step]:
+    """All steps at any depth, in the order of the text: one before the steps of its parts."""
+    for step in program.steps:
+        yield step
+        for part in parts_of(step):
+            yield from all_steps(part.program)
+
+
+def found_sizes(program: LoopProgram) -> tuple[SizeSource, ...]:
+    """The sizes that depend on data and are known to all that follows, since parts that run for certain read them."""
+    parts = [step.parts[0] for step in program.steps if isinstance(step, Run) and step.choice is None]
+    return tuple(source for part in parts for source in (*part.program.sizes, *found_sizes(part.program)))
 
 
 def statements_of(body: tuple[Statement, ...]) -> Iterator[Statement]:
@@ -377,6 +456,9 @@ def written_by(step: Step) -> tuple[Buffer, ...]:
             return tuple(view.buffer for view in step.outputs)
         case FallbackStep():
             return step.outputs
+        case Run() | Repeat():
+            spares = step.spares if isinstance(step, Repeat) else ()
+            return (*step.outputs, *spares, *(() if step.scratch is None else (step.scratch,)))
         case Check():
             return ()
 
@@ -387,8 +469,10 @@ def read_by(step: Step) -> tuple[Buffer, ...]:
             return step.read
         case LibraryCall():
             return tuple(view.buffer for view in step.inputs)
-        case FallbackStep():
+        case FallbackStep() | Repeat():
             return step.inputs
+        case Run():
+            return step.inputs if step.choice is None else (*step.inputs, step.choice)
         case Check():
             return (step.failed,)
 

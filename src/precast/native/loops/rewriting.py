@@ -15,6 +15,8 @@ from precast.native.loops.program import (
     KernelGroup,
     LibraryCall,
     Loop,
+    Repeat,
+    Run,
     Statement,
     Step,
     Store,
@@ -127,10 +129,23 @@ def with_buffers(step: Step, names: Mapping[Buffer, Buffer]) -> Step:
             inputs, outputs = ([_with_buffer(view, names) for view in each] for each in (step.inputs, step.outputs))
             return replace(step, inputs=tuple(inputs), outputs=tuple(outputs))
         case FallbackStep():
-            read, written = ([names.get(each, each) for each in buffers] for buffers in (step.inputs, step.outputs))
-            return replace(step, inputs=tuple(read), outputs=tuple(written))
+            return replace(step, inputs=_renamed(step.inputs, names), outputs=_renamed(step.outputs, names))
+        case Run() | Repeat():
+            assert step.scratch is None, "memory is planned last"
+            renamed = replace(step, inputs=_renamed(step.inputs, names), outputs=_renamed(step.outputs, names))
+            if isinstance(renamed, Repeat):
+                return replace(renamed, spares=_renamed(renamed.spares, names))
+            return (
+                renamed
+                if renamed.choice is None
+                else replace(renamed, choice=names.get(renamed.choice, renamed.choice))
+            )
         case Check():
             return replace(step, failed=names.get(step.failed, step.failed))
+
+
+def _renamed(buffers: tuple[Buffer, ...], names: Mapping[Buffer, Buffer]) -> tuple[Buffer, ...]:
+    return tuple(names.get(each, each) for each in buffers)
 
 
 def _with_other_buffers(kernel: Kernel, names: Mapping[Buffer, Buffer]) -> Kernel:

@@ -25,8 +25,7 @@ from precast.native.loops.buffers import Buffer
 from precast.native.loops.canonical import canonical_key, pattern_of
 from precast.native.loops.program import (
     Accumulate,
-    Check,
-    FallbackStep,
+    Fallible,
     Kernel,
     KernelGroup,
     Loop,
@@ -95,7 +94,7 @@ class _Order:
         for buffers, places in ((read_by(step), self._readers), (written_by(step), self._writers)):
             for buffer in buffers:
                 places.setdefault(buffer, set()).add(place)
-        if isinstance(step, Check | FallbackStep):
+        if isinstance(step, Fallible):
             self._fallible.add(place)
         place.read_until = min(
             [place.read_until, *(self._last[each] for each in self._large.intersection(read_by(step)))]

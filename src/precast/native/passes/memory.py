@@ -42,6 +42,7 @@ from precast.native.loops.program import (
     written_by,
 )
 from precast.native.loops.rewriting import with_buffers
+from precast.native.loops.size_bounds import NO_BOUNDS, Bounds, upper_bound
 
 
 def overwrite_dying(program: LoopProgram) -> LoopProgram:
@@ -185,15 +186,16 @@ def _resolved(taken: dict[Buffer, Buffer]) -> dict[Buffer, Buffer]:
 ALIGNMENT = 64
 
 
-def plan(program: LoopProgram) -> Plan:
-    """Place the temporaries of `program`."""
+def plan(program: LoopProgram, bounds: Bounds = NO_BOUNDS) -> Plan:
+    """Place the temporaries of `program`; sizes that depend on data are taken to be as large as their bounds."""
     lives = lifetimes(program)
-    fixed = {buffer: known for buffer in lives if (known := buffer.byte_size.constant) is not None}
+    room = {buffer: upper_bound(buffer.byte_size, bounds) for buffer in lives}
+    fixed = {buffer: known for buffer in lives if (known := room[buffer].constant) is not None}
     offsets, fixed_size = _place_fixed(fixed, lives)
     places: list[tuple[Index, Index, int]] = []
     end = constant(fixed_size)
     for buffer in sorted(set(lives) - set(fixed), key=lambda each: (lives[each], each.name)):
-        size, (first, last) = _aligned(buffer.byte_size), lives[buffer]
+        size, (first, last) = _aligned(room[buffer]), lives[buffer]
         free = next((n for n, (_, room, until) in enumerate(places) if room == size and until < first), None)
         if free is None:
             places.append((end, size, last))

@@ -8,13 +8,16 @@ from dataclasses import replace
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Variable, atoms, coefficient_of, constant
 from precast.native.loops.program import (
+    Check,
     Kernel,
     Loop,
     LoopProgram,
     Statement,
     Step,
     Store,
+    all_steps,
     loads_of,
+    parts_of,
     read_by,
     rewrite_statement,
     stores_of,
@@ -35,12 +38,17 @@ def remove_dead(program: LoopProgram) -> LoopProgram:
             if not body:
                 continue
             step = step if len(written_by(step)) == len(_stored(body)) else replace(step, body=body)
-        elif written_by(step) and not live & set(written_by(step)):
+        elif written_by(step) and not live & set(written_by(step)) and not _may_refuse(step):
             # A step that writes nothing is there for its effect.
             continue
         live |= set(read_by(step))
         steps.append(step)
     return with_steps(program, list(reversed(steps)))
+
+
+def _may_refuse(step: Step) -> bool:
+    """Whether parts of a step check what they are given."""
+    return any(isinstance(each, Check) for part in parts_of(step) for each in all_steps(part.program))
 
 
 def forward_stores(program: LoopProgram) -> LoopProgram:

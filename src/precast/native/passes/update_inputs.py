@@ -26,8 +26,7 @@ from dataclasses import replace
 
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.program import (
-    Check,
-    FallbackStep,
+    Fallible,
     InputUpdate,
     Kernel,
     LibraryCall,
@@ -103,7 +102,7 @@ class _Steps:
             for buffers, numbers in ((read_by(step), self._readers), (written_by(step), self._writers)):
                 for buffer in buffers:
                     numbers.setdefault(buffer, []).append(number)
-        fallible = ((number, each) for number, each in enumerate(self.steps) if isinstance(each, Check | FallbackStep))
+        fallible = ((number, each) for number, each in enumerate(self.steps) if isinstance(each, Fallible))
         self._fallible = [(number, each.name) for number, each in fallible]
 
     def take(self, update: InputUpdate) -> bool:
@@ -140,7 +139,7 @@ class _Steps:
 def _in_place(step: Step, update: InputUpdate) -> Step | None:
     """The step that writes the result, writing the input; None if it reads the old value too late."""
     names = {update.result: update.input}
-    if isinstance(step, FallbackStep) or (isinstance(step, LibraryCall) and update.input in read_by(step)):
+    if isinstance(step, Fallible) or (isinstance(step, LibraryCall) and update.input in read_by(step)):
         return None
     if not isinstance(step, Kernel) or update.input not in step.read:
         return with_buffers(step, names)

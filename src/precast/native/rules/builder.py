@@ -37,10 +37,11 @@ def math_dtype(dtype: str) -> str:
 class Builder:
     """Collects the steps of one program, node by node."""
 
-    def __init__(self, routines: Collection[str] | None = None) -> None:
-        self._routines = routines
+    def __init__(self, routines: Collection[str] | None = None, names: set[str] | None = None) -> None:
+        self.routines = routines
         self.steps: list[Step] = []
-        self.names: set[str] = set()
+        self.names: set[str] = set() if names is None else names
+        self.made: set[Buffer] = set()
         self.results: tuple[Result, ...] = ()
         self.node_name, self.origin = "", ""
         self.at: str | None = None
@@ -52,7 +53,7 @@ class Builder:
 
     def has_routine(self, name: str) -> bool:
         """Whether what the program is for has a library routine."""
-        return self._routines is None or name in self._routines
+        return self.routines is None or name in self.routines
 
     @contextmanager
     def part(self, suffix: str) -> Iterator[None]:
@@ -69,7 +70,9 @@ class Builder:
             number += 1
             name = f"{self.node_name}_{number}"
         self.names.add(name)
-        return Buffer(name, dtype, shape, contiguous_strides(shape) if strides is None else strides)
+        made = Buffer(name, dtype, shape, contiguous_strides(shape) if strides is None else strides)
+        self.made.add(made)
+        return made
 
     def result_buffer(self, result: Result | None = None) -> Buffer:
         """The buffer for what the node gives, in eager's layout where that is dense."""

@@ -15,6 +15,7 @@ Every node becomes its own steps over its own buffer, views too; putting them to
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -25,25 +26,36 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from precast.artifact.dtypes import DTYPES
 from precast.errors import LoweringError
-from precast.graph.nodes import has_value, placeholders_of, source_line_of, tensor_of, updating_result_of, value_of
+from precast.graph.nodes import (
+    has_value,
+    placeholders_of,
+    source_line_of,
+    subgraph_of,
+    tensor_of,
+    updating_result_of,
+    value_of,
+)
 from precast.graph.tensor_spec import dtype_name
 from precast.native.loops.buffers import Buffer, contiguous_strides
 from precast.native.loops.index import Index, Symbol, atoms
 from precast.native.loops.program import (
     Argument,
-    Check,
     FallbackStep,
+    Fallible,
     InputUpdate,
     LibraryCall,
     LoopProgram,
+    Part,
+    Run,
     SizeSource,
     Slot,
     Step,
+    read_by,
 )
 from precast.native.loops.scalars import Load
 from precast.native.rules.builder import Builder, Indices, Result, is_dense
-from precast.native.rules.registry import DECLINED, drawing_rule_for, rule_for
-from precast.native.rules.sizes import to_index, to_indices, to_strides
+from precast.native.rules.registry import DECLINED, Found, drawing_rule_for, rule_for
+from precast.native.rules.sizes import symbols_in, to_index, to_indices, to_strides
 from precast.ops.cost import size_hint
 
 MAX_RANK = 16
@@ -69,26 +81,96 @@ def lower_graph(
     """
     builder, meanings = Builder(routines), dict[fx.Node, Lowered]()
     inputs: list[Buffer] = []
-    results: tuple[Buffer | Index | None, ...] = ()
-    updates: tuple[InputUpdate, ...] = ()
-    lengths: dict[object, int] = {}
-    for node in graph_module.graph.nodes:
-        if node.op == "placeholder":
-            meanings[node] = _placeholder(node, builder, inputs)
-        elif node.op == "call_function":
-            meanings[node] = _call(node, builder, meanings)
-            lengths[node] = len(builder.steps)
-        elif node.op == "output":
-            targets = _update_targets(graph_module.graph, meanings)
-            results = _results(node, builder, meanings, inputs, targets)
-            updates = _updates(targets, _returned(node), results, lengths, builder.steps)
-        else:
-            raise AssertionError(f"lift {node.op} {node.target} to an input before lowering")
+    for node in placeholders_of(graph_module.graph):
+        meanings[node] = _placeholder(node, builder, inputs)
+    targets = _update_targets(graph_module.graph, meanings)
+    nodes = [node for node in graph_module.graph.nodes if node.op != "placeholder"]
+    results, updates = _lower_nodes(nodes, builder, meanings, name, targets)
     sizes = _size_sources(graph_module, inputs)
     program = LoopProgram(name, tuple(inputs), results, sizes, tuple(builder.steps), updates)
     if not fallbacks:
         refuse_fallbacks(program)
     return program
+
+
+Results = tuple[Buffer | Index | None, ...]
+
+
+def _lower_nodes(
+    nodes: Sequence[fx.Node],
+    builder: Builder,
+    meanings: dict[fx.Node, Lowered],
+    name: str,
+    targets: Mapping[int, Buffer],
+) -> tuple[Results, tuple[InputUpdate, ...]]:
+    """Lower nodes up to and with the graph's output; what it returns, and what may be written into inputs.
+
+    `targets` are, for numbers of results, buffers that are laid out as the results are to be.
+    """
+    lengths: dict[object, int] = {}
+    for number, node in enumerate(nodes):
+        if node.op == "call_function":
+            meanings[node] = _call(node, builder, meanings)
+            lengths[node] = len(builder.steps)
+        elif node.op == "output":
+            results = _results(node, builder, meanings, targets)
+            return results, _updates(targets, _returned(node), results, lengths, builder.steps)
+        elif (subgraph := subgraph_of(node)) is not None:
+            meanings[node] = subgraph
+        else:
+            raise AssertionError(f"lift {node.op} {node.target} to an input before lowering")
+        found = meanings[node]
+        if isinstance(found, Found):
+            return _lower_rest(node, found, nodes[number + 1 :], builder, meanings, name, targets), ()
+    raise AssertionError(f"{name} returns nothing")
+
+
+def _lower_rest(
+    node: fx.Node,
+    found: Found,
+    nodes: Sequence[fx.Node],
+    builder: Builder,
+    meanings: dict[fx.Node, Lowered],
+    name: str,
+    targets: Mapping[int, Buffer],
+) -> Results:
+    """All that follows a node whose size depends on data, as a part that knows this size."""
+    inner = Builder(builder.routines, builder.names)
+    inner.results, inner.node_name, inner.origin, inner.at = (
+        builder.results, builder.node_name, builder.origin, builder.at,
+    )  # fmt: skip
+    meanings[node] = found.define(inner)
+    results, _ = _lower_nodes(nodes, inner, meanings, name, targets)
+    read = dict.fromkeys(buffer for step in inner.steps for buffer in read_by(step) if buffer not in inner.made)
+    inputs = tuple(dict.fromkeys((found.count, *read)))
+    size = SizeSource(new_symbol_of(node), 0, None, bound=found.bound)
+    program = LoopProgram(f"{name}, from {node.name} on", inputs, results, (size,), tuple(inner.steps))
+    builder.steps.append(Run(f"{node.name}_rest", (Part(program),), inputs, program.outputs, origins=(inner.origin,)))
+    return results
+
+
+def lower_part(
+    module: fx.GraphModule, arguments: Sequence[object], targets: Sequence[Buffer], builder: Builder
+) -> Part:
+    """A subgraph as a part: its tensors are laid out as `arguments` are, its results as `targets`."""
+    inner, meanings = Builder(builder.routines), dict[fx.Node, Lowered]()
+    inputs: list[Buffer] = []
+    for node, argument in zip(placeholders_of(module.graph), arguments, strict=True):
+        meanings[node] = argument
+        if isinstance(argument, Buffer):
+            inner.names.add(node.name)
+            inputs.append(dataclasses.replace(argument, name=node.name))
+            meanings[node] = inputs[-1]
+    nodes = [node for node in module.graph.nodes if node.op != "placeholder"]
+    results, _ = _lower_nodes(nodes, inner, meanings, builder.node_name, dict(enumerate(targets)))
+    return Part(LoopProgram(builder.node_name, tuple(inputs), results, (), tuple(inner.steps)))
+
+
+def new_symbol_of(node: fx.Node) -> str:
+    """The size that a node finds out: the one that none of its arguments speaks of."""
+    known = {name for each in node.all_input_nodes if has_value(each) for name in symbols_in(value_of(each))}
+    (new,) = dict.fromkeys(name for name in symbols_in(value_of(node)) if name not in known)
+    return new
 
 
 def _update_targets(graph: fx.Graph, meanings: Mapping[fx.Node, Lowered]) -> dict[int, Buffer]:
@@ -109,7 +191,7 @@ def _updates(
     steps: Sequence[Step],
 ) -> tuple[InputUpdate, ...]:
     """What is to be known of the updates; `lengths` says how many steps there were after each node."""
-    fallible = [(i, step.name) for i, step in enumerate(steps) if isinstance(step, Check | FallbackStep)]
+    fallible = [(i, step.name) for i, step in enumerate(steps) if isinstance(step, Fallible)]
     updates = []
     for number, target in targets.items():
         result, length = results[number], lengths.get(returned[number])
@@ -120,8 +202,7 @@ def _updates(
 
 def refuse_fallbacks(program: LoopProgram) -> None:
     """Raise one error that lists every operator that was not lowered, with the user's lines."""
-    missing = [step for step in program.steps if isinstance(step, FallbackStep)]
-    if missing:
+    if missing := program.fallbacks:
         lines = [f"{step.operator} at {step.at or step.name}" for step in missing]
         raise LoweringError(
             "the program cannot run without torch: " + "; ".join(lines),
@@ -148,8 +229,10 @@ def _placeholder(node: fx.Node, builder: Builder, inputs: list[Buffer]) -> Lower
 def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> Lowered:
     # An operator that gives nothing (a check) carries no value.
     value = value_of(node) if has_value(node) else None
-    if isinstance(value, torch.SymInt):
+    if isinstance(value, torch.SymInt) and rule_for(node.target) is None:
         return to_index(value)
+    if isinstance(value, torch.SymBool):
+        return value
     if isinstance(value, tuple | list) and all(isinstance(each, int | torch.SymInt) for each in value):
         return to_indices(tuple(value))
     if node.target is operator.getitem:
@@ -256,9 +339,8 @@ def _results(
     node: fx.Node,
     builder: Builder,
     meanings: dict[fx.Node, Lowered],
-    inputs: list[Buffer],
     targets: Mapping[int, Buffer],
-) -> tuple[Buffer | Index | None, ...]:
+) -> Results:
     results: list[Buffer | Index | None] = []
     for number, each in enumerate(_returned(node)):
         meaning = meanings[each] if isinstance(each, fx.Node) else each
@@ -266,7 +348,7 @@ def _results(
             meaning = to_index(meaning)
         if isinstance(meaning, Buffer):
             wanted = _wanted_strides(meaning, each, targets.get(number))
-            if meaning in inputs or meaning in results or wanted != meaning.strides:
+            if meaning not in builder.made or meaning in results or wanted != meaning.strides:
                 meaning = _copy(meaning, wanted, builder)
         assert meaning is None or isinstance(meaning, Buffer | Index), f"{each} cannot be returned"
         results.append(meaning)

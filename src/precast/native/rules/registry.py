@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 
 from precast.native.loops.buffers import Buffer
+from precast.native.loops.index import Index
+
+if TYPE_CHECKING:
+    from precast.native.rules.builder import Builder
 
 
 class Declined:
@@ -15,19 +20,34 @@ class Declined:
 
 
 DECLINED = Declined()
-Lowered = Buffer | tuple[Buffer | None, ...] | Declined
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a rule gives whose result has a size that depends on data: `count`, one whole number, at most `bound`.
+
+    All that follows is lowered into a part that knows the size; `define` says there what the operator gives.
+    """
+
+    count: Buffer
+    bound: Index
+    define: Callable[[Builder], Buffer | tuple[Buffer | None, ...] | Index]
+
+
+Lowered = Buffer | tuple[Buffer | None, ...] | Found | Declined
+Operator = OpOverload | HigherOrderOperator
 Rule = Callable[..., Lowered]
 AnyRule = TypeVar("AnyRule", bound=Rule)
 
-_RULES: dict[OpOverload, Rule] = {}
+_RULES: dict[Operator, Rule] = {}
 _DRAWING_RULES: dict[OpOverload, Rule] = {}
 
 
-def lowering(*operators: OpOverload) -> Callable[[AnyRule], AnyRule]:
+def lowering(*operators: Operator) -> Callable[[AnyRule], AnyRule]:
     """Register ``rule(builder, *args, **kwargs) -> Buffer`` for `operators`; a second rule for one is refused.
 
-    Tensor arguments arrive as buffers, sizes as ``Index``, everything else as it stands in the graph. What the operator
-    gives (shape, type, strides) is known from tracing: ``builder.result``.
+    Tensor arguments arrive as buffers, sizes as ``Index``, subgraphs as modules, everything else as it stands in the
+    graph. What the operator gives (shape, type, strides) is known from tracing: ``builder.result``.
     """
 
     def register(rule: AnyRule) -> AnyRule:
@@ -59,8 +79,9 @@ def drawing_rule_for(operator: object) -> Rule | None:
 
 
 def rule_for(operator: object) -> Rule | None:
-    return _RULES.get(operator) if isinstance(operator, OpOverload) else None
+    return _RULES.get(operator) if isinstance(operator, Operator) else None
 
 
 def lowered_operators() -> tuple[OpOverload, ...]:
-    return tuple(sorted({*_RULES, *_DRAWING_RULES}, key=str))
+    """All operators of ATen and its like that have a rule."""
+    return tuple(sorted((each for each in {*_RULES, *_DRAWING_RULES} if isinstance(each, OpOverload)), key=str))

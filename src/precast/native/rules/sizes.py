@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -10,6 +12,18 @@ from torch.utils._sympy.functions import Max
 from precast.errors import LoweringError
 from precast.native.loops.expressions import FUNCTIONS
 from precast.native.loops.index import Index, constant, product, symbol
+
+Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
+
+
+def symbols_in(value: object) -> Iterable[str]:
+    """Names of the dynamic sizes that a traced value speaks of, in order."""
+    if isinstance(value, tuple | list):
+        return [name for each in value for name in symbols_in(each)]
+    is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    numbers = (*value.shape, *value.stride()) if is_dense else (value,)  # type: ignore[attr-defined]
+    symbolic = [number.node.expr for number in numbers if isinstance(number, Symbolic)]
+    return [name for expression in symbolic for name in sorted(each.name for each in expression.free_symbols)]
 
 
 def to_index(size: int | torch.SymInt) -> Index:

@@ -5,6 +5,7 @@
 ``bounds``      every load and store lies inside its buffer, or is guarded
 ``dependences`` iterations, which run in any order, do not touch what others write
 ``calls``       routines get the types, shapes and views that they expect
+``parts``       programs inside of steps are legal, and take and fill what the steps hand them
 ``lifetimes``   what is read was written; nothing is overwritten that is needed; arena places lie apart
 ==============  ========================================================================================
 
@@ -19,12 +20,25 @@ from itertools import islice
 from weakref import WeakSet
 
 from precast.native.loops.printer import print_step
-from precast.native.loops.program import Check, Kernel, KernelGroup, LibraryCall, LoopProgram, Plan, Step
+from precast.native.loops.program import (
+    Check,
+    Kernel,
+    KernelGroup,
+    LibraryCall,
+    LoopProgram,
+    Plan,
+    Repeat,
+    Run,
+    Step,
+    parts_of,
+)
+from precast.native.loops.size_bounds import NO_BOUNDS, Bounds, with_own_bounds
 from precast.native.loops.verifier.bounds import misused, outside
 from precast.native.loops.verifier.calls import misfits
 from precast.native.loops.verifier.dependences import conflicts
 from precast.native.loops.verifier.enumeration import Sizes
 from precast.native.loops.verifier.lifetimes import confused, examples_of, misordered, overlapping, unclear
+from precast.native.loops.verifier.parts import cramped, mismatched
 
 KERNEL_RULES: tuple[Callable[[Kernel, Sizes], Iterator[str]], ...] = (misused, outside, conflicts)
 MOST_FAULTS = 8
@@ -38,6 +52,8 @@ def verify_loops(program: LoopProgram, *, after: str, before: LoopProgram | None
     """Raise if a rule is broken, naming what ran last; `before` is the program whose buffers were given to others."""
     examples = examples_of(program)
     for step in program.steps:
+        for part in parts_of(step):
+            verify_loops(part.program, after=after)
         if step not in _right:
             _refuse(
                 faults_of(step, examples), f"{program.name}, after {after}, at {step.name}", partial(print_step, step)
@@ -48,9 +64,14 @@ def verify_loops(program: LoopProgram, *, after: str, before: LoopProgram | None
         _refuse(confused(before, program), f"{program.name}, after {after}")
 
 
-def verify_plan(program: LoopProgram, plan: Plan) -> None:
-    """Raise if buffers that live at the same time share memory."""
-    _refuse(overlapping(program, plan), f"{program.name}, after planning memory")
+def verify_plan(program: LoopProgram, plan: Plan, bounds: Bounds = NO_BOUNDS) -> None:
+    """Raise if buffers that live at the same time share memory, in the program or in parts of it."""
+    _refuse(overlapping(program, plan, bounds), f"{program.name}, after planning memory")
+    for step in program.steps:
+        _refuse(cramped(step, bounds), f"{program.name}, after planning memory, at {step.name}")
+        for part in parts_of(step):
+            assert part.plan is not None, f"the memory of {part.program.name} was not planned"
+            verify_plan(part.program, part.plan, with_own_bounds(bounds, part.program))
 
 
 # Steps never change, and most of them outlive many passes.
@@ -70,6 +91,8 @@ def faults_of(step: Step, examples: Sizes) -> Iterator[str]:
             yield from misfits(step, examples)
         case Check():
             yield from unclear(step)
+        case Run() | Repeat():
+            yield from mismatched(step)
 
 
 def _refuse(faults: Iterable[str], where: str, text: Callable[[], list[str]] = list) -> None:

@@ -19,6 +19,7 @@ from precast.native.loops.program import (
     stores_of,
     written_by,
 )
+from precast.native.loops.size_bounds import Bounds, upper_bound
 from precast.native.loops.verifier.dependences import fully_written, unwritten
 from precast.native.loops.verifier.enumeration import Grid, Sizes, sample_sizes
 
@@ -132,7 +133,7 @@ def _sources(program: LoopProgram) -> tuple[dict[_StepName, set[_StepName]], dic
     return sources, last
 
 
-def overlapping(program: LoopProgram, plan: Plan) -> Iterator[str]:
+def overlapping(program: LoopProgram, plan: Plan, bounds: Bounds) -> Iterator[str]:
     """Temporaries that share memory while both are needed, or that leave the arena."""
     lives: dict[Buffer, tuple[int, int]] = {}
     temporaries = frozenset(program.temporaries)
@@ -142,11 +143,12 @@ def overlapping(program: LoopProgram, plan: Plan) -> Iterator[str]:
     if missing := [each.name for each in lives if each not in plan.offsets]:
         yield f"{', '.join(missing)} got no place in the arena"
         return
-    parts = (plan.arena_size, *(part for each in lives for part in (plan.offsets[each], each.byte_size)))
+    room = {each: upper_bound(each.byte_size, bounds) for each in lives}
+    parts = (plan.arena_size, *(part for each in lives for part in (plan.offsets[each], room[each])))
     symbols = sorted({each.name for part in parts for each in atoms(part) if isinstance(each, Symbol)})
     for sizes in sample_sizes(symbols, examples_of(program)):
         grid = Grid((), sizes)
-        placed = sorted(((grid.number(plan.offsets[each]), grid.number(each.byte_size), each) for each in lives),
+        placed = sorted(((grid.number(plan.offsets[each]), grid.number(room[each]), each) for each in lives),
                         key=lambda place: place[:2])  # fmt: skip
         if any(start < 0 or start + size > grid.number(plan.arena_size) for start, size, _ in placed):
             yield "a buffer leaves the arena"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from precast.native.describe import Entry, Storage
 from precast.native.loops.canonical import canonical_key, from_start, kernel_parameters, pattern_of
-from precast.native.loops.program import Kernel, KernelGroup, Step
+from precast.native.loops.program import Kernel, KernelGroup, Step, all_steps
 from precast.native.targets.cpu.codegen.groups import write_group
 from precast.native.targets.cpu.codegen.host import Call, Embedded, GroupCall, write_host
 from precast.native.targets.cpu.codegen.kernels import KernelFunction, write_kernel
@@ -96,7 +96,7 @@ def kernel_sources(sources: Sources) -> Sources:
 
 def _kernel_calls(entry: Entry, functions: dict[str, KernelFunction], namer: Namer) -> dict[Step, Call | GroupCall]:
     calls: dict[Step, Call | GroupCall] = {}
-    for step in entry.program.steps:
+    for step in all_steps(entry.program):
         wish = step.name[:LONGEST_NAME]
         if isinstance(step, Kernel):
             kernel, starts = from_start(step)

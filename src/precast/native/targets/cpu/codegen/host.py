@@ -23,7 +23,22 @@ from precast.artifact.dtypes import DTYPES
 from precast.native.describe import Entry, Storage, describe_entry, state_buffers
 from precast.native.loops.buffers import Buffer, View
 from precast.native.loops.index import Index
-from precast.native.loops.program import Check, FallbackStep, Finish, Kernel, KernelGroup, LibraryCall, SizeSource, Step
+from precast.native.loops.program import (
+    Check,
+    FallbackStep,
+    Finish,
+    Kernel,
+    KernelGroup,
+    LibraryCall,
+    LoopProgram,
+    Part,
+    Plan,
+    Repeat,
+    Run,
+    SizeSource,
+    Step,
+    found_sizes,
+)
 from precast.native.targets.cpu.codegen.groups import row_type
 from precast.native.targets.cpu.codegen.kernels import KernelFunction
 from precast.native.targets.cpu.codegen.size_functions import HEADER as SIZES_HEADER
@@ -131,14 +146,16 @@ class _EntryWriter:
         *,
         profile: bool,
     ):
-        self.constants = {name for name, state in entry.weights.items() if state not in updated}
+        constants = {name for name, state in entry.weights.items() if state not in updated}
+        self.constants = {buffer for buffer in entry.program.inputs if buffer.name in constants}
         self.places, self.profile, self.fallbacks = places, profile, 0
-        self.number, self.entry, self.plan, self.kernels = number, entry, entry.plan, kernels
+        self.number, self.entry, self.kernels = number, entry, kernels
+        self.found = {source.symbol: number for number, source in enumerate(found_sizes(entry.program))}
         self.prefix = identifier(entry.name)
-        namer = Namer()
-        namer.taken |= {identifier(source.symbol) for source in entry.program.sizes} | {"sizes", "layouts", "status"}
-        buffers = (*entry.program.inputs, *entry.program.outputs, *entry.program.temporaries)
-        self.pointers = {buffer: namer.fresh(buffer.name) for buffer in buffers}
+        self.namer = Namer()
+        symbols = {identifier(source.symbol) for source in entry.program.sizes} | set(map(identifier, self.found))
+        self.namer.taken |= symbols | {"sizes", "layouts", "status", "frame", "inputs", "outputs", "numbers"}
+        self.pointers: dict[Buffer, str] = {}
 
     def lines(self) -> list[str]:
         program = self.entry.program
@@ -166,9 +183,9 @@ class _EntryWriter:
         lines = [f"static int32_t {self.prefix}_run(const precast::frame& frame) {{"]
         lines += size_lines(program.sizes, "frame.sizes")
         for kind, buffers in (("inputs", program.inputs), ("outputs", program.outputs)):
-            lines += [self._pointer(buffer, f"frame.{kind}[{n}]") for n, buffer in enumerate(buffers)]
-        for buffer in program.temporaries:
-            lines.append(self._pointer(buffer, f"frame.arena + {_term(self.plan.offsets[buffer])}"))
+            lines += [self._pointer(buffer, f"static_cast<{_memory_type(buffer)}*>(frame.{kind}[{n}])")
+                      for n, buffer in enumerate(buffers)]  # fmt: skip
+        lines += self._temporaries(program, self.entry.plan, "frame.arena")
         for number, step in enumerate(program.steps):
             written = self._step(step)
             lines += timed_step(self.prefix, number, written) if self.profile else written
@@ -182,18 +199,106 @@ class _EntryWriter:
                 return self._library_call(step)
             case Check():
                 return self._check(step)
+            case Run():
+                return self._run_step(step)
+            case Repeat():
+                return self._repeat_step(step)
             case FallbackStep():
                 self.fallbacks += 1
                 return self._fallback_call(step, self.fallbacks - 1)
 
     def _pointer(self, buffer: Buffer, address: str) -> str:
-        spelling = MEMORY_TYPES[buffer.dtype]
-        cast = (
-            f"static_cast<{spelling}*>"
-            if address.startswith(("frame.in", "frame.out"))
-            else f"reinterpret_cast<{spelling}*>"
-        )
-        return f"    [[maybe_unused]] auto* {self.pointers[buffer]} = {cast}({address});"
+        self.pointers[buffer] = self.namer.fresh(buffer.name)
+        return f"    [[maybe_unused]] auto* {self.pointers[buffer]} = {address};"
+
+    def _temporaries(self, program: LoopProgram, plan: Plan, arena: str) -> list[str]:
+        places = ((buffer, f"{arena} + {_term(plan.offsets[buffer])}") for buffer in program.temporaries)
+        return [self._pointer(buffer, f"reinterpret_cast<{_memory_type(buffer)}*>({at})") for buffer, at in places]
+
+    def _run_step(self, step: Run) -> list[str]:
+        inputs, outputs = ([self.pointers[each] for each in buffers] for buffers in (step.inputs, step.outputs))
+        constants = [each in self.constants for each in step.inputs]
+        parts = [self._part(part, inputs, outputs, step.scratch, constants) for part in step.parts]
+        if step.choice is None:
+            return ["    {", *parts[0], "    }"]
+        otherwise, chosen = parts
+        return [f"    if (*{self.pointers[step.choice]}) {{", *chosen, "    } else {", *otherwise, "    }"]
+
+    def _repeat_step(self, step: Repeat) -> list[str]:
+        """Carried values alternate between the outputs and the spares."""
+        turn, flag = self.namer.fresh("turn"), self.namer.fresh("goes_on")
+        first, values, now, following = [], [], [], []
+        for source, target, spare in zip(step.inputs[: step.carried], step.outputs, step.spares, strict=False):
+            pair, size = self.namer.fresh("carried"), index_text(source.byte_size)
+            pointers = self.pointers[target], self.pointers[spare]
+            first.append(f"    if ({size}) std::memcpy({pointers[0]}, {self.pointers[source]}, {size});")
+            values.append(f"    {_memory_type(target)}* const {pair}[] = {{{', '.join(pointers)}}};")
+            now.append(f"{pair}[{turn} & 1]")
+            following.append(f"{pair}[~{turn} & 1]")
+        last = [f"    if ({turn} & 1) {{", *(f"    {line}" for line in self._taken_back(step)), "    }"]
+        filled = [self._row(each, turn) for each in step.outputs[step.carried :]]
+        scanned = [self._row(each, turn) for each in step.inputs[step.carried :][: step.scanned]]
+        others = step.inputs[step.carried + step.scanned :]
+        further, constants = [self.pointers[each] for each in others], [each in self.constants for each in others]
+        changing = [False] * (step.carried + step.scanned)
+        arguments = [*now, *scanned, *further], [*following, *filled]
+        body = self._part(step.body, *arguments, step.scratch, [*changing, *constants])
+        condition = [f"    if ({turn} >= {index_text(step.count)}) break;"] if step.count is not None else []
+        for part in step.parts[1:]:
+            asked = self._part(part, [*now, *further], [f"&{flag}"], step.scratch, [*changing, *constants])
+            condition = [f"    {MEMORY_TYPES['bool']} {flag};", "    {", *asked, "    }", f"    if (!{flag}) break;"]
+        return [
+            "    {",
+            *first,
+            *values,
+            f"    int64_t {turn} = 0;",
+            f"    for (;; ++{turn}) {{",
+            *condition,
+            *body,
+            "    }",
+            *(last if step.carried else []),
+            "    }",
+        ]
+
+    def _taken_back(self, step: Repeat) -> list[str]:
+        pairs = [(each, index_text(each.byte_size)) for each in step.spares]
+        return [f"    if ({size}) std::memcpy({self.pointers[target]}, {self.pointers[spare]}, {size});"
+                for (spare, size), target in zip(pairs, step.outputs, strict=False)]  # fmt: skip
+
+    def _row(self, buffer: Buffer, turn: str) -> str:
+        return f"{self.pointers[buffer]} + {turn} * ({index_text(buffer.strides[0])})"
+
+    def _part(
+        self, part: Part, inputs: list[str], outputs: list[str], scratch: Buffer | None, constants: list[bool]
+    ) -> list[str]:
+        """The steps of a part, over what its inputs and outputs are called outside."""
+        assert part.plan is not None, f"the memory of {part.program.name} was not planned"
+        program, around = part.program, (self.pointers, self.constants)
+        arena = "" if scratch is None else f"reinterpret_cast<char*>({self.pointers[scratch]})"
+        self.pointers = {}
+        self.constants = {buffer for buffer, is_one in zip(program.inputs, constants, strict=True) if is_one}
+        lines = [self._pointer(buffer, text) for buffer, text in zip(program.inputs, inputs, strict=True)]
+        lines += [self._pointer(buffer, text) for buffer, text in zip(program.outputs, outputs, strict=True)]
+        for source in program.sizes:
+            lines += self._size_lines(source, self.pointers[program.inputs[source.position]])
+        lines += self._temporaries(program, part.plan, arena)
+        lines += [line for step in program.steps for line in self._step(step)]
+        self.pointers, self.constants = around
+        return lines
+
+    def _size_lines(self, source: SizeSource, pointer: str) -> list[str]:
+        """A size that depends on data: what buffers have no room for is refused."""
+        assert source.bound is not None, f"nothing bounds {source.symbol}"
+        name = identifier(source.symbol)
+        message = text_literal(f"a size that depends on data is %lld, but at most {source.bound} was expected")
+        lines = [
+            f"    [[maybe_unused]] const int64_t {name} = *{pointer};",
+            f"    if ({name} < 0 || {name} > {index_text(source.bound)})",
+            f"        return precast::fail(PRECAST_FAILED, {message}, static_cast<long long>({name}));",
+        ]
+        if source.symbol in self.found:
+            lines.append(f"    frame.found[{self.found[source.symbol]}] = {name};")
+        return lines
 
     def _moved_pointer(self, buffer: Buffer, by: Index | None) -> str:
         moved = "" if by is None or by.constant == 0 else f" + {_term(by)}"
@@ -241,7 +346,7 @@ class _EntryWriter:
 
     def _strided(self, view: View) -> str:
         data = self._moved_pointer(view.buffer, view.offset)
-        is_constant = str(view.buffer.name in self.constants).lower()
+        is_constant = str(view.buffer in self.constants).lower()
         layout = f"{{{_list(view.shape)}}}, {{{_list(view.strides)}}}"
         return f"{{{_dtype_text(view.dtype)}, {len(view.shape)}, {is_constant}, {data}, {layout}}}"
 
@@ -315,11 +420,12 @@ def _embedded_data(embedded: Embedded | None) -> list[str]:
 
 
 def _table_row(entry: Entry) -> str:
-    prefix, program = identifier(entry.name), entry.program
+    prefix, program, found = identifier(entry.name), entry.program, found_sizes(entry.program)
     parts = [
         text_literal(entry.name), f"{prefix}_json", f"{prefix}_inputs", str(len(program.inputs)), f"{prefix}_outputs",
         str(len(program.outputs)), f"{prefix}_sizes", str(len(program.sizes)), f"{prefix}_layouts",
         f"{prefix}_arena_size", f"{prefix}_run", str(len(entry.fallbacks)), f"{prefix}_broken_condition",
+        str(len(found)), f"{prefix}_found_layouts" if found else "nullptr",
     ]  # fmt: skip
     return f"{{{', '.join(parts)}}}"
 
@@ -328,6 +434,10 @@ def _table(kind: str, name: str, rows: list[str]) -> list[str]:
     if not rows:
         return [f"static const precast::{kind}* const {name} = nullptr;"]
     return [f"static const precast::{kind} {name}[] = {{", *(f"    {row}," for row in rows), "};"]
+
+
+def _memory_type(buffer: Buffer) -> str:
+    return MEMORY_TYPES[buffer.dtype]
 
 
 def _dtype_text(dtype: str) -> str:

@@ -6,9 +6,10 @@ from sizes when it runs, without looking, has been computed here before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from precast.native.describe import Entry
+from precast.native.loops.buffers import Buffer, contiguous_strides
 from precast.native.loops.index import Computed, Index, Variable, atoms, product
 from precast.native.loops.program import (
     FallbackStep,
@@ -16,10 +17,15 @@ from precast.native.loops.program import (
     KernelGroup,
     LibraryCall,
     Loop,
+    LoopProgram,
+    Repeat,
     SizeSource,
     Statement,
     Step,
+    found_sizes,
+    parts_of,
 )
+from precast.native.loops.size_bounds import Bounds, upper_bound, with_own_bounds
 from precast.native.targets.cpu.codegen.types import identifier, index_text, text_literal
 
 HEADER = '#include "precast_sizes.h"'
@@ -54,19 +60,37 @@ def _broken_condition(prefix: str, entry: Entry) -> list[str]:
 
 def _layouts(prefix: str, entry: Entry) -> list[str]:
     program = entry.program
-    numbers = [size for buffer in (*program.inputs, *program.outputs) for size in (*buffer.shape, *buffer.strides)]
+    found = found_sizes(program)
+    bounds = dict[str, Index]()
+    for source in found:
+        assert source.bound is not None, f"nothing bounds {source.symbol}"
+        bounds[source.symbol] = upper_bound(source.bound, bounds)
+    roomy = [_roomy(buffer, bounds) for buffer in program.outputs]
+    first = _layout_function(f"{prefix}_layouts", [*program.inputs, *roomy], program.sizes)
+    if not found:
+        return first
+    return [*first, *_layout_function(f"{prefix}_found_layouts", program.outputs, (*program.sizes, *found))]
+
+
+def _roomy(buffer: Buffer, bounds: Bounds) -> Buffer:
+    """A buffer that has room for all that this one can hold; the same where its sizes do not depend on data."""
+    shape = tuple(upper_bound(size, bounds) for size in buffer.shape)
+    return buffer if shape == buffer.shape else Buffer(buffer.name, buffer.dtype, shape, contiguous_strides(shape))
+
+
+def _layout_function(name: str, buffers: Sequence[Buffer], sizes: Sequence[SizeSource]) -> list[str]:
+    numbers = [size for buffer in buffers for size in (*buffer.shape, *buffer.strides)]
     lines = [f"    layouts[{position}] = {_known(size)};" for position, size in enumerate(numbers)]
     parameters = "[[maybe_unused]] const int64_t* sizes, [[maybe_unused]] int64_t* layouts"
-    header = f"static bool {prefix}_layouts({parameters}) {{"
-    return [header, *_opening(entry), *lines, "    return known;", "}", ""]
+    return [f"static bool {name}({parameters}) {{", *_opening(sizes), *lines, "    return known;", "}", ""]
 
 
 def _arena_size(prefix: str, entry: Entry) -> list[str]:
     header = f"static int64_t {prefix}_arena_size([[maybe_unused]] const int64_t* sizes) {{"
-    computed = dict.fromkeys(_text(each) for each in computed_numbers(entry) if not _is_given(each))
+    computed = dict.fromkeys(_text(each) for each in computed_numbers(entry.program, {}) if not _is_given(each))
     return [
         header,
-        *_opening(entry),
+        *_opening(entry.program.sizes),
         *(f"    precast::number({text}, known);" for text in computed),
         f"    const int64_t size = {_known(entry.plan.arena_size)};",
         "    return known ? size : -1;",
@@ -75,8 +99,8 @@ def _arena_size(prefix: str, entry: Entry) -> list[str]:
     ]
 
 
-def _opening(entry: Entry) -> list[str]:
-    return [*size_lines(entry.program.sizes, "sizes", number=_EXACT), "    bool known = true;"]
+def _opening(sizes: Sequence[SizeSource]) -> list[str]:
+    return [*size_lines(sizes, "sizes", number=_EXACT), "    bool known = true;"]
 
 
 def _is_given(size: Index) -> bool:
@@ -94,12 +118,19 @@ def _text(size: Index) -> str:
     return index_text(size, number=_EXACT)
 
 
-def computed_numbers(entry: Entry) -> Iterator[Index]:
-    """All that a running program computes from sizes alone, outside of its kernels, and how long its loops are."""
-    for buffer in entry.program.temporaries:
-        yield from (*buffer.shape, *buffer.strides)
-    for step in entry.program.steps:
-        yield from (each for each in _numbers_of(step) if not _varies(each))
+def computed_numbers(program: LoopProgram, bounds: Bounds) -> Iterator[Index]:
+    """All that a running program computes from sizes alone, outside of its kernels, and how long its loops are.
+
+    Of what depends on data, the most that it can be: what the program computes is no larger.
+    """
+    for buffer in program.temporaries:
+        yield from (upper_bound(each, bounds) for each in (*buffer.shape, *buffer.strides))
+    for step in program.steps:
+        yield from (upper_bound(each, bounds) for each in _numbers_of(step) if not _varies(each))
+        for part in parts_of(step):
+            assert part.plan is not None, f"the memory of {part.program.name} was not planned"
+            inside = with_own_bounds(bounds, part.program)
+            yield from (*computed_numbers(part.program, inside), upper_bound(part.plan.arena_size, inside))
 
 
 def _numbers_of(step: Step) -> Iterator[Index]:
@@ -117,6 +148,9 @@ def _numbers_of(step: Step) -> Iterator[Index]:
         case FallbackStep():
             for buffer in (*step.inputs, *step.outputs):
                 yield from (*buffer.shape, *buffer.strides)
+        case Repeat():
+            yield from () if step.count is None else (step.count,)
+            yield from (buffer.byte_size for buffer in step.spares)
 
 
 def _iterations(body: Iterable[Statement]) -> Iterator[Index]:

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "precast.h"
 
@@ -48,13 +49,15 @@ struct embedded_data {
 
 class context;
 
-// One call: pointers to inputs, weights among them, and outputs in the program's order; scratch memory; sizes.
+// One call: pointers to inputs, weights among them, and outputs in the program's order; scratch memory; sizes, and where those
+// that depend on data are put once they are known.
 struct frame {
     void* const* inputs;
     void* const* outputs;
     char* arena;
     const int64_t* sizes;
     precast::context* context;
+    int64_t* found;
 };
 
 struct entry {
@@ -75,6 +78,10 @@ struct entry {
     size_t fallback_count;
     // A condition on sizes that does not hold, as text; null if all do.
     const char* (*broken_condition)(const int64_t* sizes);
+    // How many sizes depend on data. `layouts` gives outputs room for the most that these can be; this one, called with them
+    // after all others, tells the layouts of outputs alone.
+    size_t found_count;
+    bool (*found_layouts)(const int64_t* sizes, int64_t* layouts);
 };
 
 extern const entry entries[];

@@ -39,12 +39,15 @@ from precast.native.loops.program import (
     Kernel,
     LibraryCall,
     LoopProgram,
+    Repeat,
+    Run,
     Step,
     Store,
     loads_of,
     read_by,
     stores_of,
     with_steps,
+    written_by,
 )
 from precast.native.loops.rewriting import with_buffers
 from precast.native.loops.scalars import Apply, Constant, Load
@@ -56,7 +59,9 @@ RANKS = (3, 4, 5)
 
 def channels_last(program: LoopProgram) -> LoopProgram:
     """Give the temporaries that convolutions read and write, and all that is computed along them, that layout."""
-    placed = [buffer for step in program.steps if _goes_by_memory(step) for buffer in read_by(step)]
+    placed = [
+        buffer for step in program.steps if _goes_by_memory(step) for buffer in (*read_by(step), *written_by(step))
+    ]
     fixed = {*program.inputs, *program.outputs, *placed}
     waiting = [buffer for step in program.steps for buffer in _images_of(step)]
     if not waiting:
@@ -79,8 +84,9 @@ def channels_last_strides(shape: tuple[Index, ...]) -> tuple[Index, ...]:
 
 
 def _goes_by_memory(step: Step) -> bool:
-    """Whether torch finds elements by where they lie: then they lie as in eager."""
-    return isinstance(step, FallbackStep) and step.operator.startswith("aten.as_strided")
+    """Whether torch finds elements by where they are, or parts expect them there: then the layout is as in eager."""
+    is_strided = isinstance(step, FallbackStep) and step.operator.startswith("aten.as_strided")
+    return is_strided or isinstance(step, Run | Repeat)
 
 
 def _images_of(step: Step) -> tuple[Buffer, ...]:

@@ -132,7 +132,7 @@ precast_status prepare(size_t number, const precast_tensor* inputs, size_t input
         const auto status = check_kind(place.text, spec.name, spec.dtype, spec.rank, *prepared.inputs.back());
         if (status) return status;
     }
-    prepared.sizes.resize(entry.size_count + 1);
+    prepared.sizes.resize(entry.size_count + entry.found_count + 1);
     for (size_t each = 0; each < entry.size_count; ++each) {
         const auto& source = entry.sizes[each];
         const auto status = read_size(entry, source, *prepared.inputs[source.input], &prepared.sizes[each]);
@@ -246,6 +246,23 @@ private:
     int before;
 };
 
+// Once sizes that depend on data are known: how the outputs are laid out in memory that had room for more.
+precast_status tell_layouts(const entry& entry, call& prepared, const precast_tensor* outputs) {
+    std::vector<int64_t> layouts(prepared.layouts.size());
+    if (!entry.found_layouts(prepared.sizes.data(), layouts.data())) return too_large(entry);
+    const int64_t* layout = layouts.data();
+    for (size_t each = 0, next = 0; each < entry.output_count; ++each) {
+        const tensor_spec& spec = entry.outputs[each];
+        if (spec.state < 0) {
+            const precast_tensor& output = outputs[next++];
+            std::copy_n(layout, spec.rank, output.shape);
+            if (output.strides) std::copy_n(layout + spec.rank, spec.rank, output.strides);
+        }
+        layout += 2 * spec.rank;
+    }
+    return PRECAST_OK;
+}
+
 precast_status run_alone(precast_model& model, size_t number, call& prepared, const precast_tensor* outputs,
                          size_t output_count) {
     const entry& entry = entries[number];
@@ -265,8 +282,10 @@ precast_status run_alone(precast_model& model, size_t number, call& prepared, co
     char* arena = context->arena(prepared.arena_size);
     if (prepared.arena_size && !arena)
         status = fail(PRECAST_OUT_OF_MEMORY, "no %lld bytes of scratch memory", static_cast<long long>(prepared.arena_size));
-    else status = entry.run({input_data.data(), output_data.data(), arena, prepared.sizes.data(), context.get()});
+    else status = entry.run({input_data.data(), output_data.data(), arena, prepared.sizes.data(), context.get(),
+                             prepared.sizes.data() + entry.size_count});
     model.give_back(std::move(context));
+    if (!status && entry.found_count) status = tell_layouts(entry, prepared, outputs);
     if (status) return status;
     apply_updates(model, entry, prepared.output_layouts);
     layout = prepared.layouts.data();

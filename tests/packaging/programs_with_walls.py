@@ -1,0 +1,144 @@
+"""Small modules of kinds that are hard to run without torch: control flow, sizes from data, complex numbers, …"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._higher_order_ops import associative_scan, scan, while_loop
+from torch._higher_order_ops.map import map as map_rows
+
+import precast
+
+
+class Calling(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to package, and calls to compare with eager; the first is the example that it is packaged with."""
+
+    make: Callable[[], torch.nn.Module]
+    calls: tuple[tuple[Any, ...], ...]
+    dynamic_shapes: Any = None
+    tolerance: float = 1e-5
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(*calls: tuple[Any, ...], dynamic_shapes: Any = None, tolerance: float = 1e-5) -> Callable[[Any], Any]:
+    """Register a function, or a module's class, as a case under its name."""
+
+    def register(given: Any) -> Any:
+        make = given if isinstance(given, type) else lambda: Calling(given)
+        CASES[given.__name__] = Case(make, calls, dynamic_shapes, tolerance)
+        return given
+
+    return register
+
+
+def _numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _complex(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.view_as_complex(_numbers(*shape, 2, seed=seed))
+
+
+def _spd(size: int, *batch: int) -> torch.Tensor:
+    rows = _numbers(*batch, size, size)
+    return rows @ rows.mT + size * torch.eye(size)
+
+
+BATCH = precast.Dim("batch", min=1, max=64)
+ROWS = {0: BATCH}
+
+
+# Control flow.
+
+
+@case((_numbers(3, 4),), (-_numbers(3, 4).abs(),))
+def cond_on_data(x):
+    return torch.cond(x.sum() > 0, lambda x: x.sin() * 2, lambda x: x.cos() - 1, (x,))
+
+
+@case((_numbers(3, 4),), (_numbers(7, 4) - 9,), dynamic_shapes=(ROWS,))
+def cond_with_dynamic_sizes(x):
+    return torch.cond(x.mean() > 0, lambda x: (x.softmax(-1), x.sum()), lambda x: (x * 3, x.amax()), (x,))
+
+
+@case((_numbers(4), torch.tensor(True)), (_numbers(4), torch.tensor(False)))
+class CondOverWeights(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.left, self.right = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+
+    def forward(self, x, flag):
+        return torch.cond(flag, lambda x: self.left(x).relu(), lambda x: self.right(x).tanh(), (x,))
+
+
+@case((_numbers(3, 4),), (-_numbers(3, 4).abs(),), (_numbers(3, 4) + 40,))
+def cond_inside_of_cond(x):
+    def positive(x):
+        return torch.cond(x.sum() > 20, lambda x: x - 7, lambda x: x * 5, (x,))
+
+    return torch.cond(x.sum() > 0, positive, lambda x: x.exp(), (x,)) + 1
+
+
+@case((torch.tensor(3), _numbers(4)), (torch.tensor(0), _numbers(4)), (torch.tensor(11), _numbers(4)))
+def while_loop_counts(n, x):
+    return while_loop(lambda i, x: i < n, lambda i, x: (i + 1, x * 1.5 - 0.25), (torch.tensor(0), x))
+
+
+@case((_numbers(2, 5).abs(),), (_numbers(6, 5).abs() * 100,), dynamic_shapes=(ROWS,))
+def while_loop_until_small(x):
+    def halve(x, steps):
+        return x / 2, steps + 1
+
+    return while_loop(lambda x, steps: x.sum() > 1, halve, (x, torch.tensor(0)))
+
+
+@case((_numbers(5, 3),))
+class ScanOfACell(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell = torch.nn.GRUCell(3, 6)
+
+    def forward(self, x):
+        def step(h, row):
+            h = self.cell(row[None], h)
+            return h, h[0] * 2
+
+        return scan(step, torch.zeros(1, 6), x, dim=0)
+
+
+@case((_numbers(5, 3),), (_numbers(11, 3),), (_numbers(1, 3),), dynamic_shapes=({0: precast.Dim("time", min=1)},))
+def scan_over_dynamic_time(x):
+    def step(carry, row):
+        total, count = carry
+        return (total * 0.5 + row, count + 1), {"total": total.cumsum(0), "count": count * 2}
+
+    return scan(step, (torch.zeros(3), torch.tensor(0)), x, dim=0)
+
+
+@case((_numbers(4, 3), _numbers(3)), (_numbers(9, 3), _numbers(3)), dynamic_shapes=(ROWS, None))
+def map_over_rows(x, y):
+    return map_rows(lambda row, y: (row * y).softmax(0), x, y)
+
+
+@case((_numbers(6, 3),))
+def associative_scan_of_products(x):
+    return associative_scan(lambda a, b: a * b + 0.5, x, dim=0, combine_mode="generic")

@@ -1,0 +1,76 @@
+"""What eager runs and is hard to run without torch is packaged, and gives the same numbers."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+import precast
+import precast.runtime
+from tests.packaging.programs_with_walls import CASES
+
+SCRIPT = """
+import pickle, sys
+sys.modules["torch"] = None
+import precast.runtime
+model = precast.runtime.load(sys.argv[1])
+with open(sys.argv[2], "rb") as file:
+    calls = pickle.load(file)
+results = {name: [model[name](*call) for call in each] for name, each in calls.items()}
+with open(sys.argv[3], "wb") as file:
+    pickle.dump(results, file)
+"""
+
+
+@pytest.fixture(scope="module")
+def modules():
+    return {name: case.make().eval() for name, case in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def path(modules, tmp_path_factory):
+    entries = {name: (modules[name], case.calls[0], None, case.dynamic_shapes) for name, case in CASES.items()}
+    with torch.no_grad():
+        return precast.package(entries, path=tmp_path_factory.mktemp("walls") / "walls.precast")
+
+
+@pytest.fixture(scope="module")
+def without_torch(path):
+    """What all entries give in a process that has no torch, by name."""
+    calls, results = path.with_name("calls"), path.with_name("results")
+    given = {name: [_as_numpy(call) for call in case.calls] for name, case in CASES.items()}
+    calls.write_bytes(pickle.dumps(given))
+    subprocess.run([sys.executable, "-c", SCRIPT, path, calls, results], check=True)
+    return pickle.loads(results.read_bytes())
+
+
+def _as_numpy(tree):
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.numpy(), tree)
+
+
+def assert_equal(mine, eagers, tolerance):
+    mine, mine_tree = pytree.tree_flatten(mine)
+    eagers, tree = pytree.tree_flatten(eagers)
+    assert mine_tree == tree
+    for one, other in zip(mine, eagers, strict=True):
+        assert type(one) is type(other)
+        torch.testing.assert_close(one, other, rtol=10 * tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_package_gives_what_eager_gives(modules, path, without_torch, name):
+    model = precast.runtime.load(path)
+    for call, alone in zip(CASES[name].calls, without_torch[name], strict=True):
+        with torch.no_grad():
+            expected = modules[name](*call)
+        assert_equal(model[name](*call), expected, CASES[name].tolerance)
+        as_tensors = pytree.tree_map_only((np.ndarray, np.generic), torch.from_numpy, alone)
+        assert_equal(as_tensors, expected, CASES[name].tolerance)
+
+
+def test_the_samples_of_such_programs_are_verified(path):
+    assert {check.entry for check in precast.runtime.load(path).verify()} == set(CASES)
