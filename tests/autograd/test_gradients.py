@@ -6,10 +6,12 @@ import weakref
 
 import pytest
 import torch
+from torch.nn import functional
+from torch.utils import _pytree as pytree
 
 import precast
 from precast.autograd import aot_function, aot_module
-from precast.compilers import nop
+from precast.compilers import debug_nop, nop
 from precast.errors import CaptureError
 from tests.autograd.like_eager import CompilationCount, assert_like_eager, constants, leaf
 
@@ -304,12 +306,28 @@ def test_complex_gradients():
     assert_like_eager(lambda x, y: torch.view_as_real(x * y).sin(), inputs)
 
 
-def test_sparse_gradient_is_refused():
-    weight = leaf(5, 3)
-    with pytest.raises(CaptureError, match="gradient of input 1 is sparse"):
-        aot_function(lambda index, weight: torch.nn.functional.embedding(index, weight, sparse=True), nop)(
-            torch.tensor([1, 2]), weight
-        )
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda index, weight: functional.embedding(index, weight, sparse=True).sin(),
+        lambda index, weight: functional.embedding_bag(index.view(1, -1), weight, sparse=True, mode="sum"),
+        lambda index, weight: functional.embedding(index, weight, sparse=True) * functional.embedding(index, weight),
+        lambda index, weight: [functional.embedding(part, weight, sparse=True) for part in index.split(1)],
+    ],
+)
+@pytest.mark.parametrize(
+    "compiled", [lambda f: aot_function(f, debug_nop), lambda f: precast.compile(f, fullgraph=True)]
+)
+def test_gradients_are_sparse_where_eagers_are(function, compiled):
+    gradients = []
+    for run in (function, compiled(function)):
+        torch.manual_seed(0)
+        weight = leaf(5, 3)
+        sum(each.sum() for each in pytree.tree_leaves(run(torch.tensor([1, 4, 1]), weight))).backward()
+        gradients.append(weight.grad)
+    eager, ours = gradients
+    assert ours.layout is eager.layout
+    torch.testing.assert_close(ours.to_dense(), eager.to_dense())
 
 
 def test_compressed_sparse_tensors_with_gradients_are_refused():

@@ -61,7 +61,7 @@ class ViewReplay:
 
     ``steps`` are torch's recorded view operations. Where there are none (symbolic sizes, or a base that is itself a
     view), the alias is cut out of the base's memory by size, stride and offset; the offset counts from the base's.
-    ``is_detached``: autograd is not to know that the alias, cut out like this, is a view of the base.
+    ``is_detached``: autograd is not to know that the alias is a view of the base.
     """
 
     steps: tuple[torch._C._functionalization.ViewMeta, ...] | None
@@ -71,18 +71,23 @@ class ViewReplay:
 
 @dataclass(frozen=True)
 class OutputFacts:
-    """One output: its relation, the number of the input, output or base it relates to, and how it is made from it."""
+    """One output: its relation, the number of the input, output or base it relates to, and how it is made from it.
+
+    ``is_leaf``: it requires grad although it is the result of nothing that autograd saw: the program said so
+    (``requires_grad_``), or it is a view that was made under ``no_grad``.
+    """
 
     relation: Relation = Relation.FRESH
     base: int | None = None
     replay: ViewReplay | None = None
     requires_grad: bool = False
     is_tensor: bool = True
+    is_leaf: bool = False
 
     @property
     def needs_tangent(self) -> bool:
         """Whether the backward gets a gradient for it; aliases get theirs through what they alias."""
-        return self.relation is Relation.FRESH and self.requires_grad
+        return self.relation is Relation.FRESH and self.requires_grad and not self.is_leaf
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,11 @@ class BoundaryFacts:
         numbers = [number for number, has_tangent in enumerate(self.tangents) if has_tangent]
         unused = {number for number, is_given in zip(numbers, given, strict=True) if not is_given}
         return replace(self, unused=self.unused | unused)
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether gradients flow from anything that leaves the graph to an input."""
+        return any(self.tangents) and any(facts.requires_grad for facts in self.inputs)
 
     @property
     def is_plain(self) -> bool:

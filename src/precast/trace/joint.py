@@ -16,7 +16,6 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.autograd.graph import _engine_run_backward
 
-from precast.errors import CaptureError
 from precast.graph.boundary import BoundaryFacts, InputFacts
 from precast.trace.boundary_outputs import boundary_outputs
 from precast.trace.record import FlatFunction
@@ -122,12 +121,6 @@ def _gradients(
         )
     gradients: list[torch.Tensor | None] = [None] * len(primals)
     for i, gradient in zip(wanted, found, strict=True):
-        if gradient is not None and gradient.layout is not torch.strided:
-            raise CaptureError(
-                f"The gradient of input {i} is sparse.",
-                why="compiled backward graphs compute dense tensors",
-                fix="Use sparse=False in the embedding.",
-            )
         gradients[i] = gradient
     return gradients
 

@@ -3,6 +3,8 @@
 Before: ``inner([x]) -> [x.t() as the graph computed it]``
 After:  ``outer([x]) -> [a view of the caller's own x]``
 
+So are outputs that require grad although nothing flows from them to an input.
+
 Where a traced value lies in memory, for a real call: sizes, strides and offset from the sizes of the inputs.
 
 What a compiler returns has the right numbers in it, but may lie anywhere; an alias that the caller gets must be cut out
@@ -10,6 +12,7 @@ of the caller's own memory exactly as eager cuts it.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +21,7 @@ import sympy
 import torch
 
 from precast.autograd.boundary import FlatCall
+from precast.autograd.boundary.autograd_function import with_graph_inside
 from precast.graph.boundary import BoundaryFacts, OutputFacts, Relation
 from precast.graph.sizes import as_sympy
 
@@ -90,6 +94,8 @@ def regenerate_aliases(inner: FlatCall, facts: BoundaryFacts, fakes: Sequence[An
     count = len(facts.outputs)
     values = facts.values[len(facts.updated) :]
     aliases = [(i, fact, _layout(fact, values[i], fakes)) for i, fact in enumerate(facts.outputs)]
+    leaves = [i for i, fact in enumerate(facts.outputs) if fact.relation is Relation.FRESH and fact.is_leaf]
+    graphs_inside = [i for i, fact in enumerate(facts.outputs) if fact.needs_tangent and not facts.is_differentiable]
     from_inputs = [alias for alias in aliases if alias[1].relation in _FROM_INPUTS]
     from_bases = [alias for alias in aliases if alias[1].relation is Relation.VIEW_OF_BASE]
     from_outputs = [alias for alias in aliases if alias[1].relation in _FROM_OUTPUTS]
@@ -99,6 +105,10 @@ def regenerate_aliases(inner: FlatCall, facts: BoundaryFacts, fakes: Sequence[An
         originals = list(inputs)
         results = inner(inputs)
         outputs, bases = results[:count], results[count:]
+        for position in leaves:
+            outputs[position] = outputs[position].detach().requires_grad_()
+        for position in graphs_inside:
+            outputs[position] = with_graph_inside(outputs[position], is_freed=False)
         _fill(outputs, from_inputs, originals.__getitem__, originals)
         _fill(outputs, from_bases, bases.__getitem__, originals)
         _fill(outputs, from_outputs, outputs.__getitem__, originals)
@@ -117,20 +127,26 @@ def _fill(outputs: list[Any], aliases: Sequence[_Alias], base_of: Callable[[int]
     for position, facts, layout in aliases:
         assert facts.base is not None, "an alias names what it aliases"
         base = base_of(facts.base)
-        if facts.replay is not None:
-            alias = _cut(base, facts, layout, inputs, outputs[position])
-            outputs[position] = alias if facts.requires_grad or not alias.requires_grad else alias.detach()
-        else:
+        if facts.replay is None:
             outputs[position] = base
+            continue
+        is_made_without_grad = facts.is_leaf and base.requires_grad and not facts.replay.is_detached
+        with torch.no_grad() if is_made_without_grad else nullcontext():
+            alias = _cut(base, facts, layout, inputs, outputs[position])
+        if alias.requires_grad and not facts.requires_grad:
+            alias = alias.detach()
+        elif facts.is_leaf and not is_made_without_grad:
+            alias.requires_grad_()
+        outputs[position] = alias
 
 
 def _cut(
     base: torch.Tensor, facts: OutputFacts, layout: TracedLayout | None, inputs: Sequence[Any], computed: Any
 ) -> torch.Tensor:
     assert facts.replay is not None, "a view knows how it is made"
+    source = base.detach() if facts.replay.is_detached else base
     if facts.replay.steps is not None:
-        return torch._C._functionalization.apply_view_meta_sequence(base, list(facts.replay.steps))
+        return torch._C._functionalization.apply_view_meta_sequence(source, list(facts.replay.steps))
     assert layout is not None, "a view without steps has a layout"
     size, stride, offset = layout(inputs, computed)
-    source = base.detach() if facts.replay.is_detached else base
     return source.as_strided(size, stride, base.storage_offset() + offset)

@@ -11,10 +11,11 @@ Runs a forward graph in grad mode where it holds kernels that look at it.
 Before: ``forward([x])`` where grad mode is off, as it is inside of autograd's nodes: the kernel leaves no workspace
 After:  ``forward([x.detach()])`` where it is on: the workspace is there, and autograd still records nothing
 
-Outputs of which the program has taken the gradient itself: they require grad, and to take it again is an error.
+Outputs that require grad without leading to any input: those of tensors that the program made, of which there is no
+gradient to tell; and those of which the program has taken the gradient itself, of which to take it again is an error.
 
 Before: ``loss``, a plain tensor
-After:  ``loss`` with a ``grad_fn`` that raises what eager raises for a graph that was freed
+After:  ``loss`` with a ``grad_fn`` that does nothing, or raises what eager raises for a graph that was freed
 """
 
 from collections.abc import Callable, Sequence
@@ -284,21 +285,26 @@ def in_grad_mode(call: BoxedCall) -> BoxedCall:
     return call_in_grad_mode
 
 
-class _SpentGraph(torch.autograd.Function):
+class _GraphInside(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor, is_freed: bool) -> torch.Tensor:
+        ctx.is_freed = is_freed
         return value.detach()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError(
-            "Trying to backward through the graph a second time: the compiled program that returned this tensor has "
-            "run its backward already, and freed what it had saved. Run the backward outside, or take it as a value."
-        )
+        if ctx.is_freed:
+            raise RuntimeError(
+                "Trying to backward through the graph a second time: the compiled program that returned this tensor "
+                "has run its backward already, and freed what it had saved. Run the backward outside, or take it as a "
+                "value."
+            )
+        return None, None, None
 
 
-def spent(value: torch.Tensor) -> torch.Tensor:
-    """``value`` as a result whose graph is freed."""
+def with_graph_inside(value: torch.Tensor, *, is_freed: bool) -> torch.Tensor:
+    """``value`` as a result that requires grad, whose graph leads to nothing outside of the program, or is freed."""
     with torch.enable_grad():
-        result: torch.Tensor = _SpentGraph.apply(value, torch.empty(0, requires_grad=True))  # type: ignore[no-untyped-call]
+        anchor = torch.empty(0, requires_grad=True)
+        result: torch.Tensor = _GraphInside.apply(value, anchor, is_freed)  # type: ignore[no-untyped-call]
     return result

@@ -36,15 +36,18 @@ def compile_variant(
 
     Raises ``NotCapturedError`` around whatever comes out of tracing: the backward is run here for the first time.
     """
-    if any(facts.tangents):
+    if facts.is_differentiable:
         parts = _training_parts(function, inputs, fakes, facts, job)
     else:
         parts, facts = _inference_parts(function, inputs, fakes, facts, job)
-    has_aliases = any(fact.relation is not Relation.FRESH for fact in facts.outputs)
+    is_made_again = any(
+        fact.relation is not Relation.FRESH or fact.is_leaf or (fact.needs_tangent and not facts.is_differentiable)
+        for fact in facts.outputs
+    )
     return replace(
         parts,
         updates=_updates_of(facts, inputs),
-        regenerate=partial(regenerate_aliases, facts=facts, fakes=inputs) if has_aliases else None,
+        regenerate=partial(regenerate_aliases, facts=facts, fakes=inputs) if is_made_again else None,
     )
 
 

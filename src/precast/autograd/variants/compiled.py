@@ -284,9 +284,9 @@ class OutputPlan:
         return result
 
     def _spend(self, outputs: list[Any]) -> None:
-        from precast.autograd.boundary.autograd_function import spent
+        from precast.autograd.boundary.autograd_function import with_graph_inside
 
-        made = {id(outputs[position]): spent(outputs[position]) for position in self.spent}
+        made = {id(outputs[position]): with_graph_inside(outputs[position], is_freed=True) for position in self.spent}
         for position in self.spent:
             outputs[position] = made[id(outputs[position])]
 

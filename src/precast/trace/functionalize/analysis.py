@@ -149,40 +149,65 @@ class _Outputs:
 
     def facts(self) -> tuple[tuple[OutputFacts, ...], tuple[bool, ...]]:
         facts = tuple(self._facts_of(i, output) for i, output in enumerate(self._outputs))
+        _refuse_graphs_of_returned_leaves(self._outputs, facts)
         return facts, tuple(base.requires_grad for base in self._base_tensors)
 
     def _facts_of(self, position: int, output: Any) -> OutputFacts:
         if not isinstance(output, torch.Tensor):
             return OutputFacts(is_tensor=False)
-        needs_grad = output.requires_grad
+        needs_grad, is_leaf = output.requires_grad, _is_leaf(output)
         if (number := self._input_numbers.get(id(output))) is not None:
             return OutputFacts(Relation.IS_INPUT, number, requires_grad=needs_grad)
         if (first := self._first_position[id(output)]) != position:
             return OutputFacts(Relation.IS_OUTPUT, first, requires_grad=needs_grad)
         key = _storage_key(output)
         if key is None:
-            return OutputFacts(requires_grad=needs_grad)
+            return OutputFacts(requires_grad=needs_grad, is_leaf=is_leaf)
         number = self._inputs_by_storage.get(key)
         if number is not None and not _has_history_of_its_own(output, self._inputs[number]):
             # The steps start from the input as it came; after a metadata change the caller's input is another view.
             with_steps = not self._input_facts[number].mutates_metadata
             replay = _replay(output, with_steps=with_steps, base=self._inputs[number])
-            return OutputFacts(Relation.VIEW_OF_INPUT, number, replay, needs_grad)
+            return OutputFacts(Relation.VIEW_OF_INPUT, number, replay, needs_grad, is_leaf=is_leaf)
         if len(self._sharing[key]) > 1:
             return self._facts_of_sharing(output, self._sharing[key])
-        return OutputFacts(requires_grad=needs_grad)
+        return OutputFacts(requires_grad=needs_grad, is_leaf=is_leaf)
 
     def _facts_of_sharing(self, output: torch.Tensor, group: Sequence[torch.Tensor]) -> OutputFacts:
-        root = _root_of(group)
+        root, needs_grad, is_leaf = _root_of(group), output.requires_grad, _is_leaf(output)
         if root is output or root is None or _has_history_of_its_own(output, root):
-            return OutputFacts(requires_grad=output.requires_grad)
+            return OutputFacts(requires_grad=needs_grad, is_leaf=is_leaf)
         replay = _replay(output, with_steps=_is_storage_root(root), base=root)
         if id(root) in self._first_position:
-            return OutputFacts(Relation.VIEW_OF_OUTPUT, self._first_position[id(root)], replay, output.requires_grad)
+            position = self._first_position[id(root)]
+            return OutputFacts(Relation.VIEW_OF_OUTPUT, position, replay, needs_grad, is_leaf=is_leaf)
         if id(root) not in self._bases:
             self._bases[id(root)] = len(self._base_tensors)
             self._base_tensors.append(root)
-        return OutputFacts(Relation.VIEW_OF_BASE, self._bases[id(root)], replay, output.requires_grad)
+        return OutputFacts(Relation.VIEW_OF_BASE, self._bases[id(root)], replay, needs_grad, is_leaf=is_leaf)
+
+
+def _is_leaf(output: torch.Tensor) -> bool:
+    return output.requires_grad and output.is_leaf
+
+
+def _refuse_graphs_of_returned_leaves(outputs: Sequence[Any], facts: Sequence[OutputFacts]) -> None:
+    """Raise where the gradient of an output ends in another output: the compiled call is one node of autograd's."""
+    leaves = {id(output) for output, fact in zip(outputs, facts, strict=True) if fact.is_leaf}
+    waiting = [output.grad_fn for output, fact in zip(outputs, facts, strict=True) if leaves and fact.needs_tangent]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        waiting += [each for each, _ in node.next_functions]
+        if id(getattr(node, "variable", None)) in leaves:
+            raise CaptureError(
+                "The program returns a tensor that it made require grad, and another one that is computed from it.",
+                why="the gradient of the one would have to end in the other, inside of the compiled call",
+                fix="Call requires_grad_() on it outside, and compute the other one there.",
+            )
 
 
 def _storage_key(value: Any) -> int | None:
@@ -213,6 +238,8 @@ def _has_history_of_its_own(output: torch.Tensor, base: torch.Tensor) -> bool:
     That is so for results of a ``torch.autograd.Function``, whose backward counts and not the view's, and for detached
     aliases that something differentiable was written into.
     """
+    if _is_leaf(output):
+        return False
     is_custom = isinstance(output.grad_fn, torch.autograd.function.BackwardCFunction)
     return is_custom or (output.requires_grad and _history_root(output) is not _history_root(base))
 
@@ -222,10 +249,10 @@ def _history_root(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _replay(output: torch.Tensor, *, with_steps: bool, base: torch.Tensor) -> ViewReplay:
+    is_detached = _history_root(output) is not _history_root(base)
     steps = _view_steps(output) if with_steps and isinstance(output, FunctionalTensor) else None
     if steps is not None and not any(step.has_symbolic_inputs for step in steps):
-        return ViewReplay(steps)
-    is_detached = not output.requires_grad and _history_root(output) is not _history_root(base)
+        return ViewReplay(steps, is_detached=is_detached)
     return ViewReplay(None, output.storage_offset() - base.storage_offset(), is_detached)
 
 
