@@ -16,6 +16,7 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.autograd.graph import _engine_run_backward
 
+from precast.errors import CaptureError
 from precast.graph.boundary import BoundaryFacts, InputFacts
 from precast.trace.boundary_outputs import boundary_outputs
 from precast.trace.record import FlatFunction
