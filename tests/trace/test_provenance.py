@@ -35,7 +35,10 @@ def test_module_paths_follow_the_hierarchy():
 
 def test_module_stack_names_classes_from_the_outside_in():
     nodes = by_name(capture(Outer(), (torch.ones(2),)))
-    assert list(nodes["sin_1"].meta["nn_module_stack"].values()) == [("", "Outer"), ("layers.1", "Inner")]
+    assert list(nodes["sin_1"].meta["nn_module_stack"].values()) == [
+        ("", f"{__name__}.Outer"),
+        ("layers.1", f"{__name__}.Inner"),
+    ]
 
 
 def test_modules_in_a_closure_have_their_variables_name():

@@ -104,7 +104,7 @@ def _captured(
 
 def _module_calls(mod: torch.nn.Module, kept: Sequence[ModuleCallEntry]) -> Iterator[ModuleCallEntry]:
     """Every submodule in order; those whose signature was kept with it, once for each call."""
-    for path, _ in mod.named_modules():
+    for path, _ in mod.named_modules(remove_duplicate=False):
         yield from [entry for entry in kept if entry.fqn.partition("@")[0] == path] or [ModuleCallEntry(path)]
 
 

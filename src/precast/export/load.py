@@ -105,7 +105,7 @@ def _document(package: Package, member: str) -> Any:
             why=f"this version of Precast reads version {schema.MAJOR}",
             fix="export the module again, or install the version of Precast that made the file",
         )
-    known = {key: value for key, value in head.items() if key in schema.PROGRAM_KEYS}
+    known = schema.ADDED | {key: value for key, value in head.items() if key in schema.PROGRAM_KEYS}
     check_shape(known, schema.PROGRAM_SHAPE, member)
     return known
 

@@ -37,6 +37,7 @@ from precast.graph.nodes import (
 )
 from precast.trace.checkpoint_regions import tag_checkpointed
 from precast.trace.executed_code import run_watched
+from precast.trace.module_paths import ModuleCall, ModulePaths
 
 _INTERNAL_FOLDERS = tuple(
     os.path.join(os.path.dirname(os.path.abspath(path)), "") for path in (torch.__file__, os.path.dirname(__file__))
@@ -54,7 +55,7 @@ def is_users_file(filename: str) -> bool:
 def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
     """While active, nodes made on this thread are annotated; ``module_names`` gives each module's path by its id."""
     thread = threading.get_ident()
-    modules: list[tuple[str, str]] = []
+    modules = ModulePaths(module_names)
     # Some traces are made inside of a backward, which is then none of theirs.
     around: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
 
@@ -64,12 +65,8 @@ def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
     def call_noting_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread:
             return call(module, *args, **kwargs)
-        modules.append((module_names.get(id(module), ""), type(module).__qualname__))
-        try:
-            with _run_node_by_node(module) if isinstance(module, fx.GraphModule) else nullcontext():
-                return call(module, *args, **kwargs)
-        finally:
-            modules.pop()
+        with modules.called(module), _run_node_by_node(module) if isinstance(module, fx.GraphModule) else nullcontext():
+            return call(module, *args, **kwargs)
 
     original = PythonKeyTracer.create_node
 
@@ -78,12 +75,12 @@ def recorded_provenance(module_names: dict[int, str]) -> Iterator[None]:
         if threading.get_ident() == thread:
             keep_users_annotations(node)
             if node.op == "call_function":
-                _annotate(node, tracer, modules, around)
+                _annotate(node, tracer, modules.running, around)
         return node
 
     noting_module = patch.object(torch.nn.Module, "_call_impl", call_noting_module)
     recording = patch.object(PythonKeyTracer, "create_node", create_node)
-    with noting_module, recording, fx_traceback.preserve_node_meta():
+    with noting_module, recording, modules.noting_reads(), fx_traceback.preserve_node_meta():
         yield
 
 
@@ -125,7 +122,7 @@ def attributed_to(source: fx.Node) -> Iterator[None]:
 def _annotate(
     node: fx.Node,
     tracer: PythonKeyTracer,
-    modules: list[tuple[str, str]],
+    modules: list[ModuleCall],
     around: torch.autograd.graph.Node | None,
 ) -> None:
     source = _retraced_node.get()
@@ -146,7 +143,7 @@ def _annotate(
     if not node.stack_trace:
         node.stack_trace = format_users_frames(sys._getframe(1)) or None
     if modules and "nn_module_stack" not in node.meta:
-        set_module_stack(node, {f"{depth}:{path}": (path, kind) for depth, (path, kind) in enumerate(modules)})
+        set_module_stack(node, {key: (path, kind) for key, path, kind in modules})
 
 
 def format_users_frames(frame: FrameType | None) -> str:

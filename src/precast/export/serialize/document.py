@@ -15,7 +15,7 @@ from precast.artifact.weights import Weight
 from precast.export.program import ExportedProgram, Origin
 from precast.export.serialize import schema
 from precast.export.serialize.constants import constant_from_json, constant_to_json
-from precast.export.serialize.graphs import GraphReader, Tables, graph_to_json, module_records
+from precast.export.serialize.graphs import GraphReader, Tables, graph_to_json, module_records, modules_to_json
 from precast.export.serialize.names import checked_path, writable_path
 from precast.export.serialize.signatures import (
     module_call_from_json,
@@ -66,7 +66,7 @@ def to_document(exported: ExportedProgram, *, opset: Mapping[str, int] | None = 
         **sizes_to_json(program.sizes, _hints(program)),
         "graph": graph,
         "stacks": list(tables.stacks.rows),
-        "modules": list(tables.modules.rows),
+        **modules_to_json(tables.modules),
         "signature": signature_to_json(program.signature),
         "updates": list(program.boundary.updated),
         "argument_names": list(origin.argument_names),
@@ -109,7 +109,7 @@ def from_document(content: Any, members: Mapping[str, Mapping[str, Weight]]) -> 
     sizes = sizes_from_json(content)
     signature = signature_from_json(content["signature"])
     tensors = load_tensors(content["tensors"], {name: members.get(name, {}) for name in schema.TENSOR_MEMBERS})
-    reader = GraphReader(sizes, content["stacks"], module_records(content["modules"]))
+    reader = GraphReader(sizes, content["stacks"], module_records(content["modules"], content["call_numbers"]))
     with sizes.fakes.mode, sizes.shape_env.suppress_guards(), sizes.fakes.unrecorded():
         module = reader.read(content["graph"])
     aliases = tuple((checked_path(alias), checked_path(name)) for alias, name in content["aliases"])

@@ -6,7 +6,7 @@ The traced values of nodes as JSON: dtype, sizes, strides and device of tensors;
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
@@ -142,13 +142,21 @@ def _node_to_json(node: fx.Node, tables: Tables) -> Json:
             kwargs or None,
             _value(node),
             tables.stacks.number(node.stack_trace),
-            [tables.modules.number(_module_record(path, kind)) for path, kind in modules.values()] or None,
+            [tables.modules.number(module_record(key, *names)) for key, names in modules.items()] or None,
         ]
     )
 
 
-def _module_record(path: str, kind: str) -> str:
-    return f"{writable_path(path)}\0{writable_path(kind)}"
+def module_record(key: str, path: str, kind: str) -> str:
+    """A call of a submodule as one text of a table."""
+    number = key.rpartition("@")[2]
+    return f"{writable_path(path)}\0{writable_path(kind)}\0{number if number.isdigit() else 0}"
+
+
+def modules_to_json(table: Table) -> dict[str, Json]:
+    """The paths and classes of submodules, and for which time each was called: older readers have no use for that."""
+    records = [text.rpartition("\0") for text in table.rows]
+    return {"modules": [names for names, _, _ in records], "call_numbers": [int(number) for _, _, number in records]}
 
 
 def _value(node: fx.Node) -> Json:
@@ -174,7 +182,7 @@ class GraphReader:
 
     sizes: LoadedSizes
     stacks: list[str]
-    modules: list[tuple[str, str]]
+    modules: list[tuple[str, str, str]]
     may_write: bool = False
 
     def read(self, content: Any, depth: int = 0) -> fx.GraphModule:
@@ -223,20 +231,23 @@ class GraphReader:
         if stack is not None:
             node.stack_trace = self.stacks[stack]
         if modules is not None:
-            pairs = [self.modules[number] for number in modules]
-            set_module_stack(node, {f"{i}:{path}": (path, kind) for i, (path, kind) in enumerate(pairs)})
+            calls = [self.modules[number] for number in modules]
+            set_module_stack(node, {key: (path, kind) for key, path, kind in calls})
 
 
-def module_records(texts: Iterable[str]) -> list[tuple[str, str]]:
-    """The path and the class of every submodule in a table."""
-    return [_module_record_of(text) for text in texts]
+def module_records(texts: Sequence[str], numbers: Sequence[int] = ()) -> list[tuple[str, str, str]]:
+    """The key, the path and the class of every call of a submodule in a table."""
+    if numbers and len(numbers) != len(texts):
+        raise damaged("the calls of submodules are not as they should be", f"{len(numbers)} for {len(texts)}")
+    return [_module_call_of(text, number) for text, number in zip(texts, numbers or [0] * len(texts), strict=True)]
 
 
-def _module_record_of(text: str) -> tuple[str, str]:
+def _module_call_of(text: str, number: int) -> tuple[str, str, str]:
     path, parted, kind = text.partition("\0")
     if not parted:
         raise damaged("a record of a submodule is not as it should be", f"it is {text[:80]!r}")
-    return checked_path(path), checked_path(kind)
+    again = f"@{number}" if number else ""
+    return f"L__self__{checked_path(path)}{again}", path, checked_path(kind)
 
 
 def _identifier(name: object) -> str:

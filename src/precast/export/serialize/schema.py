@@ -3,15 +3,16 @@
 Version log
 -----------
 1.0 (2026-11): the first.
+1.1 (2026-11): call_numbers, for which time each of the modules was called.
 
 A reader of version 1.x reads every 1.y: minor versions add what older readers may leave out. Another major version is
 refused.
 """
 
-from precast.artifact.schema import ANYTHING, Count, ListOf, MapOf, Shape, Text
+from precast.artifact.schema import ANYTHING, Count, Json, ListOf, MapOf, Shape, Text
 
 FORMAT = "precast-program"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 MAX_PROGRAM = 512 * 1024 * 1024
 PROGRAM = "program.json"
 STATE, CONSTANTS, EXAMPLES = "weights", "constants", "example_inputs"
@@ -65,6 +66,7 @@ _PROGRAM: dict[str, Shape] = {
     "graph": GRAPH_SHAPE,
     "stacks": ListOf(_ANY_TEXT, _MANY),
     "modules": ListOf(_ANY_TEXT, _MANY),
+    "call_numbers": ListOf(Count(), _MANY),
     "signature": SIGNATURE_SHAPE,
     "updates": ListOf(Count(), _MANY),
     "argument_names": ListOf(_NAME, 100_000),
@@ -76,3 +78,5 @@ _PROGRAM: dict[str, Shape] = {
 PROGRAM_SHAPE: Shape = _PROGRAM
 PROGRAM_KEYS = frozenset(_PROGRAM)
 """What a reader of this version reads; later minor versions may have more."""
+ADDED: dict[str, list[Json]] = {"call_numbers": []}
+"""What earlier minor versions do not have, and what stands for it."""

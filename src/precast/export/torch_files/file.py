@@ -25,7 +25,7 @@ from precast.artifact.weights import Weight
 from precast.errors import ArtifactError
 from precast.export.program import ExportedProgram, Origin
 from precast.export.serialize import schema
-from precast.export.serialize.graphs import GraphReader, Tables, module_records
+from precast.export.serialize.graphs import GraphReader, Tables, module_records, modules_to_json
 from precast.export.serialize.names import checked_path, target_to_json
 from precast.export.serialize.signatures import module_call_from_json, signature_from_json
 from precast.export.serialize.symbols import sizes_from_json
@@ -104,7 +104,9 @@ class TorchFile:
         users = [values[spec.arg.name] for spec in signature.inputs_of(InputKind.USER_INPUT)]
         guards = guard_conditions(self.content.get("guards_code") or (), names, signature.in_tree, users)
         sizes = sizes_from_json({"symbols": list(self._symbols(values)), "guards": guards})
-        reader = GraphReader(sizes, list(tables.stacks.rows), module_records(tables.modules.rows), may_write=True)
+        modules: Any = modules_to_json(tables.modules)
+        calls = module_records(modules["modules"], modules["call_numbers"])
+        reader = GraphReader(sizes, list(tables.stacks.rows), calls, may_write=True)
         with sizes.fakes.mode, sizes.shape_env.suppress_guards(), sizes.fakes.unrecorded():
             read = reader.read(translated)
         state, aliases = self._state({str(spec.target) for spec in signature.inputs if spec.target is not None})

@@ -11,8 +11,7 @@ from torch import fx
 
 from precast.artifact.schema import Json, brief, damaged
 from precast.errors import ArtifactError
-from precast.export.serialize.graphs import MAX_DEPTH, Tables
-from precast.export.serialize.names import writable_path
+from precast.export.serialize.graphs import MAX_DEPTH, Tables, module_record
 from precast.export.torch_files.texts import expression_from_text
 
 DTYPES = {
@@ -255,6 +254,6 @@ def target(name: Any) -> str:
 
 def _module_stack(metadata: Mapping[str, str]) -> Iterator[str]:
     for entry in filter(None, metadata.get("nn_module_stack", "").split(";")):
-        _, *path, kind = entry.split(",")
+        key, *path, kind = entry.split(",")
         if kind != "_empty_nn_module_stack_from_metadata_hook":
-            yield f"{writable_path(','.join(path))}\0{writable_path(kind)}"
+            yield module_record(key, ",".join(path), kind)
