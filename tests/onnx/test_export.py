@@ -216,3 +216,27 @@ def test_sizes_are_read_off_inputs_once():
     program = export(function, (torch.ones(5, 4),), dynamic_shapes=({0: Dim("rows", min=2)},))
     shapes = [node for node in program.model.graph if node.op_type == "Shape"]
     assert [node.inputs[0].name for node in shapes] == ["x"]
+
+
+def test_custom_rules_for_all_overloads_of_an_operator():
+    from onnxscript import opset18 as op
+
+    table = {torch.ops.aten.add: lambda x, y, alpha=1: op.Sub(x, y)}
+    program = export(lambda x: (x + x, x + 2), (torch.ones(2),), custom_translation_table=table)
+    assert [result.tolist() for result in program(torch.ones(2))] == [[0, 0], [-1, -1]]
+
+
+def test_operators_of_a_domain_that_nobody_knows():
+    from onnxscript import values
+
+    twice = values.Op(values.Opset("mine", 3), "Twice")
+    table = {torch.ops.aten.sin.default: lambda x: twice(x, 2.0, power=2)}
+    program = export(torch.sin, (torch.ones(2),), custom_translation_table=table)
+    (node,) = [node for node in program.model.graph if node.op_type == "Twice"]
+    assert (node.domain, node.attributes["power"].value) == ("mine", 2)
+    assert program.model.opset_imports == {"": 20, "mine": 3}
+
+
+def test_a_translation_must_be_a_function():
+    with pytest.raises(TypeError, match="one function"):
+        export(torch.sin, (torch.ones(2),), custom_translation_table={torch.ops.aten.sin.default: [torch.cos]})

@@ -6,6 +6,7 @@ import pytest
 import torch
 from onnxscript import opset18 as op
 from torch import nn
+from torch._subclasses.fake_tensor import is_fake
 
 from precast.errors import OnnxError, OnnxMismatchError, ToolMissingError
 from precast.onnx import export
@@ -26,9 +27,26 @@ def test_a_wrong_rule_is_found_at_its_node_and_line():
         return y.sqrt()
 
     with pytest.raises(OnnxMismatchError, match="first node that differs is sin") as caught:
-        export(function, (torch.rand(3),), custom_translation_table={aten.sin.default: wrong_sin})
+        export(function, (torch.rand(3),), custom_translation_table={aten.sin.default: wrong_sin}, verify="custom")
     assert "custom's wrong_sin" in str(caught.value)
     assert "y = y.sin()" in str(caught.value)
+
+
+def test_the_users_rules_are_trusted_and_that_is_said():
+    program = export(torch.sin, (torch.rand(3),), custom_translation_table={aten.sin.default: wrong_sin})
+    assert program.verification.checked == ("structure",)
+    assert "aten::sin means what custom_translation_table says" in str(program.verification)
+
+
+def test_memory_that_was_not_written_is_not_compared():
+    unlike = iter([torch.tensor([2.0])] * 9)
+
+    def memory(x):
+        # As if eager's memory held something: while it is captured, the graph shows that it was not written.
+        return torch.empty(1) if torch.compiler.is_exporting() or is_fake(x + 0) else next(unlike)
+
+    program = export(memory, (torch.ones(1),))
+    assert "aten::empty.memory_format shows whatever was in memory" in str(program.verification)
 
 
 def test_without_verification_a_wrong_model_is_the_users_own():
@@ -40,7 +58,13 @@ def test_without_verification_a_wrong_model_is_the_users_own():
 def test_a_rule_that_is_right_at_the_example_only_is_found_at_another_size():
     table = {aten.sum.default: lambda x, dtype=-1: op.Squeeze(op.Mul(op.ReduceMean(x), 3.0))}
     with pytest.raises(OnnxMismatchError, match="on rows=4"):
-        export(lambda x: x.sum(), (torch.rand(3),), dynamic_shapes=({0: Dim("rows")},), custom_translation_table=table)
+        export(
+            lambda x: x.sum(),
+            (torch.rand(3),),
+            dynamic_shapes=({0: Dim("rows")},),
+            custom_translation_table=table,
+            verify="custom",
+        )
 
 
 def test_what_was_checked_is_told():
@@ -60,6 +84,7 @@ def test_an_invalid_model_is_told():
             torch.sin,
             (torch.rand(3),),
             custom_translation_table={aten.sin.default: lambda x: op.Transpose(x, perm=[3])},
+            verify="custom",
         )
 
 

@@ -15,8 +15,9 @@ After:  ``{"loss": None, "logits": logits}``
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError, InputValueError
 from precast.graph.calls import Leaf, check_leaves, expected_leaves
+from precast.graph.nodes import value_of
 from precast.graph.opened_objects import leaf_paths, opened
 from precast.graph.program import Program
 from precast.graph.signature import ConstantArgument, InputKind, OutputKind
@@ -83,12 +85,12 @@ def flatten(arguments: Mapping[str, Any]) -> Leaves:
     return leaves
 
 
-def drop_constants(leaves: Leaves, constants: Mapping[str, object]) -> Leaves:
-    """The tensors alone; what is no tensor must be what the model was exported with."""
+def drop_constants(leaves: Leaves, constants: Mapping[str, object], numbers: Collection[str] = ()) -> Leaves:
+    """The tensors, and the ``numbers`` that are inputs; all else must be what the model was exported with."""
     for path, value in leaves.items():
         is_known, expected = path in constants, constants.get(path)
         # A tensor can be a constant too: as the default of a parameter.
-        if (value is expected and is_known) or (isinstance(value, torch.Tensor) and not is_known):
+        if (value is expected and is_known) or (isinstance(value, torch.Tensor) and not is_known) or path in numbers:
             continue
         if not is_known or type(value) is not type(expected) or (value != expected and value == value):
             expectation = f"exported with {expected!r}" if is_known else "exported with a tensor there"
@@ -100,8 +102,8 @@ def drop_constants(leaves: Leaves, constants: Mapping[str, object]) -> Leaves:
     return {path: value for path, value in leaves.items() if path not in constants}
 
 
-def order(tensors: Leaves, names: Sequence[str]) -> list[torch.Tensor]:
-    """The tensors in the order of the model's inputs; each must be there, and no other."""
+def order(tensors: Leaves, names: Sequence[str]) -> list[Any]:
+    """The tensors and numbers in the order of the model's inputs; each must be there, and no other."""
     if set(tensors) != set(names):
         missing, extra = sorted(set(names) - set(tensors)), sorted(set(tensors) - set(names))
         told = [f"missing {', '.join(missing)}"] if missing else []
@@ -112,6 +114,19 @@ def order(tensors: Leaves, names: Sequence[str]) -> list[torch.Tensor]:
             fix="Call it with the same structure of arguments, or export again.",
         )
     return [tensors[name] for name in names]
+
+
+def as_onnx(value: Any) -> torch.Tensor:
+    """A value as ONNX models have it: complex numbers as pairs of real ones, Python's numbers as scalars.
+
+    >>> as_onnx(torch.tensor([1 + 2j]))
+    tensor([[1., 2.]])
+    >>> as_onnx(3).dtype
+    torch.int64
+    """
+    if not isinstance(value, torch.Tensor):
+        return torch.tensor(value, dtype=torch.float32 if isinstance(value, float) else None)
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 def lift_state(inputs: Sequence[torch.Tensor], state: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -135,7 +150,8 @@ class InputAdapter:
     ) -> "InputAdapter":
         signature = signature_of(model)
         leaves = flatten(merge_keywords(signature, bind(signature, args, kwargs)))
-        names = _graph_order(signature, args, kwargs)
+        paths = _graph_order(signature, args, kwargs)
+        names = tuple(compress(paths, which_are_inputs(program, [leaves[path] for path in paths])))
         constants = {path: value for path, value in leaves.items() if path not in names}
         return cls(signature, constants, names, program, program.state)
 
@@ -143,12 +159,17 @@ class InputAdapter:
         self, args: Sequence[Any], kwargs: Mapping[str, Any], *, include_state: bool = False
     ) -> list[torch.Tensor]:
         """The model's inputs for one call, checked against what it was exported for."""
-        arguments = merge_keywords(self.signature, bind(self.signature, args, kwargs))
-        tensors = order(drop_constants(flatten(arguments), self.constants), self.names)
-        self._check(tensors)
+        tensors = [as_onnx(value) for value in self.values(args, kwargs)]
         return lift_state(tensors, self.state) if include_state else tensors
 
-    def _check(self, tensors: Sequence[torch.Tensor]) -> None:
+    def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """What the call passes for each input, as the original takes it."""
+        arguments = merge_keywords(self.signature, bind(self.signature, args, kwargs))
+        found = order(drop_constants(flatten(arguments), self.constants, self.names), self.names)
+        self._check(found)
+        return found
+
+    def _check(self, values: Sequence[Any]) -> None:
         specs = self.program.signature.inputs_of(InputKind.USER_INPUT)
         wanted = [
             e
@@ -157,29 +178,42 @@ class InputAdapter:
         ]
         # Where tensors are is no matter to an ONNX model: one exported on the meta device runs on the CPU.
         wanted = [
-            replace(spec, device=tensor.device) if isinstance(spec, TensorSpec) else spec
-            for spec, tensor in zip(wanted, tensors, strict=True)
+            replace(spec, device=value.device)
+            if isinstance(spec, TensorSpec) and isinstance(value, torch.Tensor)
+            else spec
+            for spec, value in zip(wanted, values, strict=True)
         ]
-        leaves = [Leaf(name, tensor) for name, tensor in zip(self.names, tensors, strict=True)]
+        leaves = [Leaf(name, value) for name, value in zip(self.names, values, strict=True)]
         check_leaves(wanted, self.program.sizes, leaves)
 
 
 def tensor_paths(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     """Where the tensors of a call are, in the order in which a program takes them: ``x``, ``options['bias']``."""
-    return _graph_order(signature_of(model), args, kwargs)
+    signature = signature_of(model)
+    leaves = flatten(merge_keywords(signature, bind(signature, args, kwargs)))
+    return tuple(path for path in _graph_order(signature, args, kwargs) if isinstance(leaves[path], torch.Tensor))
+
+
+def which_are_inputs(program: Program, leaves: Sequence[Any]) -> list[bool]:
+    """Of the leaves of a call, those that the program takes and is not specialized to."""
+    specs = program.signature.inputs_of(InputKind.USER_INPUT)
+    if len(specs) == len(leaves):
+        return [not isinstance(spec.arg, ConstantArgument) for spec in specs]
+    # Captured symbolically, it has no inputs but tensors.
+    return [isinstance(leaf, torch.Tensor) for leaf in leaves]
 
 
 def _graph_order(
     signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """The paths of the tensors in the order in which the program takes them: as the example call has them."""
+    """The paths of all leaves in the order in which the program takes them: as the example call has them."""
     values = [*args, *kwargs.values()]
     # Something in the place of each argument tells which parameter takes it.
     places: list[Any] = [object() for _ in values]
     bound = bind(signature, places[: len(args)], dict(zip(kwargs, places[len(args) :], strict=True)))
     names = {id(place): name for name, place in merge_keywords(signature, bound).items()}
     leaves = [flatten({names[id(place)]: value}) for place, value in zip(places, values, strict=True)]
-    return tuple(path for each in leaves for path, leaf in each.items() if isinstance(leaf, torch.Tensor))
+    return tuple(path for each in leaves for path in each)
 
 
 def flatten_result(result: Any) -> list[Any]:
@@ -213,21 +247,32 @@ class OutputAdapter:
     tree: pytree.TreeSpec
     constants: tuple[object, ...]
     names: tuple[str, ...]
+    restored: tuple[Callable[[torch.Tensor], Any] | None, ...]
+    """What makes of an output what the original returns, where that is another kind of value."""
 
     @classmethod
     def of(cls, program: Program) -> "OutputAdapter":
         pairs = zip(program.signature.outputs, program.results, strict=True)
         results = [result for spec, result in pairs if spec.kind is OutputKind.USER_OUTPUT]
         constants = tuple(_COMPUTED if isinstance(result, fx.Node) else result for result in results)
-        return cls(program.signature.out_tree, constants, _names(program.signature.out_tree, constants))
+        restored = tuple(_restoring(value_of(result)) for result in results if isinstance(result, fx.Node))
+        return cls(program.signature.out_tree, constants, _names(program.signature.out_tree, constants), restored)
 
     def to_model(self, result: Any) -> list[torch.Tensor]:
         """The tensors among what the user's model returned, in the order of the ONNX outputs."""
-        return keep_tensors(flatten_result(result), self.constants)
+        return [as_onnx(value) for value in keep_tensors(flatten_result(result), self.constants)]
 
     def to_user(self, outputs: Sequence[Any]) -> Any:
         """What the user's model returns, of the ONNX model's outputs."""
-        return rebuild(put_back_constants(outputs, self.constants), self.tree)
+        values = [value if make is None else make(value) for value, make in zip(outputs, self.restored, strict=True)]
+        return rebuild(put_back_constants(values, self.constants), self.tree)
+
+
+def _restoring(value: object) -> Callable[[torch.Tensor], Any] | None:
+    if isinstance(value, torch.Tensor):
+        return torch.view_as_complex if value.is_complex() else None
+    kinds = ((torch.SymBool, bool), (torch.SymInt, int), (torch.SymFloat, float))
+    return next((kind for symbolic, kind in kinds if isinstance(value, (symbolic, kind))), None)
 
 
 def _names(tree: pytree.TreeSpec, constants: Sequence[object]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ A string is a name, and no promise: two dimensions of one name may differ, and t
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -116,6 +116,15 @@ def labelled_sizes(program: Program, labels: Mapping[tuple[int, int], str]) -> d
             told = f"The name {label!r} is not used: the program takes that size for equal to {found[size]!r}."
             warnings.warn(told, UserWarning, stacklevel=5)
     return found
+
+
+def named_sizes(program: Program, labels: Mapping[sympy.Expr, str]) -> Program:
+    """The program with these names for its sizes; one that is named after its place alone keeps its symbol."""
+    symbols = tuple(
+        replace(each, name=labels.get(each.symbol, each.name if each.name.isidentifier() else str(each.symbol)))
+        for each in program.sizes.symbols
+    )
+    return program.replace(sizes=replace(program.sizes, symbols=symbols))
 
 
 def name_output_axes(model: ir.Model, axes: Mapping[str, Mapping[int, str]], labels: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ _DATA_TYPES = {
     torch.bfloat16: ir.DataType.BFLOAT16,
     torch.bool: ir.DataType.BOOL,
     torch.float16: ir.DataType.FLOAT16,
+    torch.float4_e2m1fn_x2: ir.DataType.FLOAT4E2M1,
     torch.float32: ir.DataType.FLOAT,
     torch.float64: ir.DataType.DOUBLE,
     torch.float8_e4m3fn: ir.DataType.FLOAT8E4M3FN,
@@ -53,6 +54,13 @@ def data_type_of(dtype: torch.dtype, *, what: str, at: str | None = None) -> ir.
             at=at,
         )
     return _DATA_TYPES[dtype]
+
+
+def unpacked_shape(tensor: torch.Tensor) -> tuple[int | torch.SymInt, ...]:
+    """The shape in numbers; torch counts pairs where two of them share a byte."""
+    if tensor.dtype is not torch.float4_e2m1fn_x2:
+        return tuple(tensor.shape)
+    return (*tensor.shape[:-1], tensor.shape[-1] * 2)
 
 
 def real_data_type_of(dtype: torch.dtype, *, what: str, at: str | None = None) -> ir.DataType:

@@ -16,8 +16,10 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError, OptionError
 from precast.export import ExportedProgram
-from precast.onnx.adapters import InputAdapter, OutputAdapter
-from precast.onnx.axes import Axes, DynamicAxes, described_axes, labelled_sizes, name_output_axes
+from precast.graph.opened_objects import opened
+from precast.graph.program import Program
+from precast.onnx.adapters import InputAdapter, OutputAdapter, which_are_inputs
+from precast.onnx.axes import Axes, DynamicAxes, described_axes, labelled_sizes, name_output_axes, named_sizes
 from precast.onnx.capture import capture_aten, capture_symbolic, translatable
 from precast.onnx.exporting import answered, exporting
 from precast.onnx.optimize import finish
@@ -26,22 +28,21 @@ from precast.onnx.report import ExportLog, torch_options
 from precast.onnx.rules.registry import RuleTable, Translations
 from precast.onnx.source import Source, source_of
 from precast.onnx.translate import BASE_OPSET, Translation, translate
-from precast.onnx.verify import Verification, verify_model
+from precast.onnx.verify import Reference, Verification, verify_model
 
 
-def reference_of(
-    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], outputs: OutputAdapter
-) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
-    """A function from the tensors of a call to the tensors that the model returns; its buffers stay as they are."""
-    leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
+def reference_of(source: Source, program: Program, outputs: OutputAdapter) -> Reference:
+    """A function from the inputs of a call to the outputs of the model; the original's buffers stay as they are."""
+    leaves, tree = pytree.tree_flatten(opened((source.args, source.kwargs)))
+    are_inputs = which_are_inputs(program, leaves)
 
-    def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        remaining = iter(tensors)
+    def run(inputs: Sequence[Any]) -> list[torch.Tensor]:
         # Copies, since a model may write to its inputs.
-        call = [next(remaining).clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        own_args, own_kwargs = pytree.tree_unflatten(call, tree)
+        remaining = iter([each.clone() if isinstance(each, torch.Tensor) else each for each in inputs])
+        call = [next(remaining) if is_input else leaf for leaf, is_input in zip(leaves, are_inputs, strict=True)]
+        args, kwargs = pytree.tree_unflatten(call, tree)
         with torch.no_grad():
-            return [tensor.detach() for tensor in outputs.to_model(_call(model, own_args, own_kwargs))]
+            return [tensor.detach() for tensor in outputs.to_model(_call(source.model, args, kwargs))]
 
     return run
 
@@ -78,7 +79,7 @@ def export(
     dynamic_axes: DynamicAxes | None = None,
     external_data: ExternalData = "auto",
     optimize: bool = True,
-    verify: bool = True,
+    verify: bool | Literal["custom"] = True,
     capture: Literal["aten", "symbolic"] = "aten",
     custom_translation_table: Translations | None = None,
     keep_initializers_as_inputs: bool = False,
@@ -116,7 +117,7 @@ def export(
         result = _translated(source, exported, axes, rules, optimize=optimize, log=log)
         is_external_data(result.model, external_data)
         if verify:
-            result.verification = _verified(source, result, log)
+            result.verification = _verified(source, result, log, trusts_custom_rules=verify != "custom")
         if destination is not None:
             log.step("saving")
             how: dict[str, Any] = {"external_data": external_data, "include_initializers": options.export_params}
@@ -134,11 +135,10 @@ def _translated(
     optimize: bool,
     log: ExportLog,
 ) -> ONNXProgram:
-    program = exported.program
+    program = named_sizes(exported.program, labels := labelled_sizes(exported.program, axes.labels))
     input_adapter = InputAdapter.of(source.model, source.args, source.kwargs, program)
     output_adapter = OutputAdapter.of(program)
     log.step("translating")
-    labels = labelled_sizes(program, axes.labels)
     translation = translate(program, rules, name=type(source.model).__name__, labels=labels)
     _name(translation, source, output_adapter.names)
     name_output_axes(translation.model, axes.others, list(labels.values()))
@@ -155,12 +155,12 @@ def _translated(
     )
 
 
-def _verified(source: Source, result: ONNXProgram, log: ExportLog) -> Verification:
+def _verified(source: Source, result: ONNXProgram, log: ExportLog, *, trusts_custom_rules: bool) -> Verification:
     log.step("verifying")
     assert result.input_adapter is not None, "exported programs have one"
     assert result.output_adapter is not None, "exported programs have one"
-    reference = reference_of(source.model, source.args, source.kwargs, result.output_adapter)
-    inputs = result.input_adapter(source.args, source.kwargs)
+    reference = reference_of(source, result.input_adapter.program, result.output_adapter)
+    inputs = result.input_adapter.values(source.args, source.kwargs)
     return verify_model(
         result.model,
         result.input_adapter.program,
@@ -168,6 +168,7 @@ def _verified(source: Source, result: ONNXProgram, log: ExportLog) -> Verificati
         inputs,
         reference,
         why_no_example=source.why_no_example,
+        trusts_custom_rules=trusts_custom_rules,
     )
 
 

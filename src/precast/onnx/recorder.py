@@ -168,13 +168,29 @@ class Recorder:
 
     def eval_op(self, op: values.Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         schema = op.op_schema
-        assert schema is not None, f"onnx knows no operator {op.name}"
+        if schema is None:
+            return self._of_unknown_domain(op, args, kwargs)
         signature = _signature(schema)
         inputs, attributes = bind_arguments(signature, args, kwargs)
         recorded = self._record(signature, inputs, attributes, _output_count(signature, attributes))
         if isinstance(recorded, ir.Value) and (told := _told_type(op.name, attributes)):
             recorded.dtype = told
         return recorded
+
+    def _of_unknown_domain(self, op: values.Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A node of which nothing is known but its name: operands are values, keywords are attributes."""
+        types = {bool: ir.DataType.BOOL, int: ir.DataType.INT64}
+        operands = [
+            each
+            if each is None or isinstance(each, ir.Value)
+            else self.constant(each, types.get(type(each), ir.DataType.FLOAT))
+            for each in args
+        ]
+        attributes = {name: value for name, value in kwargs.items() if value is not None}
+        count = attributes.pop("_outputs", 1)
+        results = self.call(op.name, *operands, outputs=count, domain=op.domain, **attributes)
+        self.nodes[-1].version = op.opset.version
+        return results[0] if count == 1 else tuple(results)
 
     def eval_function(
         self, function: values.OnnxFunction[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

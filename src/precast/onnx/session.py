@@ -1,5 +1,7 @@
 """Models in onnxruntime: how they are opened and fed."""
 
+import ctypes
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -11,8 +13,9 @@ import torch
 
 from precast.cache.partial import scratch_folder
 from precast.errors import OnnxError, ToolMissingError
+from precast.onnx.element_types import data_type_of, dtype_of
 from precast.onnx.optimize import renumber
-from precast.onnx.weights import missing_in, missing_weights
+from precast.onnx.weights import TorchWeight, missing_in, missing_weights
 
 IN_MEMORY_LIMIT = 1_500_000_000
 """Bytes of weights above which a model is handed over as files: protobuf holds less than 2 GB."""
@@ -41,10 +44,12 @@ class Session:
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """All outputs of the model, in order."""
         feed = {
-            name: as_array(tensor) for name, tensor in zip(self._input_names, inputs, strict=True) if name in self._used
+            name: _handed_over(tensor)
+            for name, tensor in zip(self._input_names, inputs, strict=True)
+            if name in self._used
         }
         with _explained("onnxruntime fails while running the model."):
-            return [as_torch(array) for array in self._session.run(None, feed)]
+            return [_taken_back(value) for value in self._session.run_with_ort_values(None, feed)]
 
 
 def readable(model: ir.Model) -> ir.Model:
@@ -134,18 +139,38 @@ def has_onnxruntime() -> bool:
     return True
 
 
-def as_torch(array: Any) -> torch.Tensor:
-    """What a runtime returned, as torch has it."""
-    return torch.as_tensor(array)
-
-
 def as_array(tensor: torch.Tensor) -> Any:
-    """A tensor as runtimes take it."""
-    try:
-        return tensor.detach().cpu().contiguous().numpy()
-    except TypeError:
-        raise OnnxError(
-            f"A tensor of {tensor.dtype} cannot be handed to onnxruntime.",
-            why="numpy, which carries tensors there, has no such type",
-            fix="Let the model take float32 and convert inside.",
-        ) from None
+    """A tensor as numpy has it; of types that numpy lacks, under the names of extension types."""
+    return TorchWeight(tensor, "input").numpy()
+
+
+def as_torch(array: Any) -> torch.Tensor:
+    """An array as torch has it."""
+    if array.dtype.isbuiltin == 1:
+        return torch.as_tensor(array)
+    dtype = dtype_of(ir.DataType.from_numpy(array.dtype))
+    return torch.as_tensor(array.view(f"u{array.itemsize}")).view(dtype)
+
+
+def _handed_over(tensor: torch.Tensor) -> Any:
+    """A tensor as onnxruntime takes it; types that numpy lacks travel as bits."""
+    values = import_onnxruntime().OrtValue
+    tensor = tensor.detach().cpu().contiguous()
+    data_type = data_type_of(tensor.dtype, what="A tensor for onnxruntime")
+    if data_type.numpy().isbuiltin == 1:
+        return values.ortvalue_from_numpy(tensor.numpy())
+    carrier = torch.uint8 if tensor.element_size() == 1 else torch.uint16
+    return values.ortvalue_from_numpy_with_onnx_type(tensor.view(carrier).numpy(), int(data_type))
+
+
+def _taken_back(value: Any) -> torch.Tensor:
+    data_type = ir.DataType(value.element_type())
+    if data_type.numpy().isbuiltin == 1:
+        return torch.as_tensor(value.numpy())
+    # Read as it is in memory, since numpy has no such type; torch counts two numbers in a byte as one.
+    shape, dtype = list(value.shape()), dtype_of(data_type)
+    if data_type.bitwidth == 4:
+        shape[-1] //= 2
+    count = math.prod(shape) * dtype.itemsize
+    memory = (ctypes.c_uint8 * count).from_address(value.data_ptr())
+    return torch.frombuffer(bytearray(memory), dtype=torch.uint8).view(dtype).reshape(shape)

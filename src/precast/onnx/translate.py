@@ -32,6 +32,7 @@ from precast.onnx.element_types import (
     keeps_dtype,
     operand_dtype,
     real_data_type_of,
+    unpacked_shape,
 )
 from precast.onnx.recorder import RecordedValue, Recorder
 from precast.onnx.rules.registry import (
@@ -62,8 +63,7 @@ class SizeNames:
                     why="in an ONNX model the same name means the same size",
                     fix="Give the two dimensions Dims with different names.",
                 )
-        # What has no name but its place keeps its symbol.
-        self._named = {each.symbol: sympy.Symbol(each.name) for each in own if each.name.isidentifier()}
+        self._named = {each.symbol: sympy.Symbol(each.name) for each in own}
         self._named |= {size: sympy.Symbol(label) for size, label in labels.items()}
 
     def shape(self, sizes: Sequence[int | torch.SymInt]) -> ir.Shape:
@@ -111,6 +111,8 @@ def translate(
     graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": BASE_OPSET})
     _add_inputs(program, builder, graph)
     graph.extend(builder.run())
+    # Operators of the user's own domains; functions bring theirs along.
+    graph.opset_imports.update({node.domain: node.version for node in graph if node.domain and node.version})
     updates = _add_outputs(program, builder, graph)
     model = ir.Model(
         graph,
@@ -360,7 +362,7 @@ class GraphBuilder:
         """Say of a value what tracing knows of it."""
         if isinstance(expected, torch.Tensor):
             value.dtype = real_data_type_of(expected.dtype, what=f"The value {value.name}")
-            value.shape = self.sizes.shape([*expected.shape, *([2] if expected.is_complex() else [])])
+            value.shape = self.sizes.shape([*unpacked_shape(expected), *([2] if expected.is_complex() else [])])
         elif isinstance(expected, (torch.SymInt, int, torch.SymBool, torch.SymFloat, float)):
             value.shape = ir.Shape([])
             if isinstance(expected, (torch.SymInt, torch.SymBool, torch.SymFloat)):
@@ -389,7 +391,7 @@ def _add_inputs(program: Program, builder: GraphBuilder, graph: ir.Graph) -> Non
             value = RecordedValue(name=node.name)
             expected = value_of(node)
             if isinstance(expected, torch.Tensor):
-                data_type_of(expected.dtype, what=f"The input {node.name}")
+                real_data_type_of(expected.dtype, what=f"The input {node.name}")
                 builder.read_sizes_off(value, expected)
             builder.set_type(value, expected)
             builder.values[node] = value
@@ -410,7 +412,7 @@ def _add_weight(
     tensor = state[spec.target]
     weight = TorchWeight(torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor, spec.target)
     value = RecordedValue(name=spec.target, const_value=weight, type=ir.TensorType(weight.dtype))
-    value.shape = ir.Shape(list(weight.tensor.shape))
+    value.shape = ir.Shape(list(weight.shape))
     builder.values[node] = value
     graph.register_initializer(value)
 
@@ -427,15 +429,28 @@ def _add_outputs(program: Program, builder: GraphBuilder, graph: ir.Graph) -> li
         value = builder.result(result)
         expected = value_of(result)
         if isinstance(expected, torch.Tensor):
-            data_type_of(expected.dtype, what=f"The output {result.name}", at=_line(result))
-        if not isinstance(value, ir.Value):
-            continue
-        own = as_own_output(value, graph)
+            real_data_type_of(expected.dtype, what=f"The output {result.name}", at=_line(result))
+        own = as_own_output(_as_result(builder, value, expected, graph), graph)
         if spec.kind is not OutputKind.USER_OUTPUT:
             own.name = f"updated_{spec.target}"
             names.append(own.name)
         graph.outputs.append(own)
     return names
+
+
+def _as_result(builder: GraphBuilder, value: Any, expected: object, graph: ir.Graph) -> ir.Value:
+    """A result as a value of the model; Python's floats are float32, as torch makes tensors of them."""
+    if not isinstance(value, ir.Value):
+        types = {bool: ir.DataType.BOOL, int: ir.DataType.INT64}
+        value = builder.recorder.constant(value, types.get(type(value), ir.DataType.FLOAT))
+        value.shape = ir.Shape([])
+    elif isinstance(expected, (torch.SymFloat, float)) and value.dtype == ir.DataType.DOUBLE:
+        (cast,) = builder.recorder.call("Cast", value, to=int(ir.DataType.FLOAT))
+        cast.dtype, cast.shape = ir.DataType.FLOAT, ir.Shape([])
+        value = cast
+    graph.extend(builder.recorder.take_nodes())
+    assert isinstance(value, ir.Value), "made just now, if it was none"
+    return value
 
 
 def as_own_output(value: ir.Value, graph: ir.Graph) -> ir.Value:

@@ -11,9 +11,10 @@ from typing import IO, Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from torch._subclasses.fake_tensor import is_fake
 
 from precast.errors import InputValueError, OnnxError
-from precast.onnx.element_types import data_type_of
+from precast.onnx.element_types import data_type_of, unpacked_shape
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,7 +23,8 @@ class TorchWeight(ir.Tensor[torch.Tensor]):
     """A torch tensor as ONNX sees it; its bytes are read only when the model is written or run."""
 
     def __init__(self, tensor: torch.Tensor, name: str) -> None:
-        super().__init__(tensor, dtype=data_type_of(tensor.dtype, what=f"The weight {name!r}"), name=name)
+        shape = ir.Shape([int(size) for size in unpacked_shape(tensor)], frozen=True)
+        super().__init__(tensor, dtype=data_type_of(tensor.dtype, what=f"The weight {name!r}"), shape=shape, name=name)
         self._tensor = tensor.detach()
 
     @property
@@ -31,14 +33,17 @@ class TorchWeight(ir.Tensor[torch.Tensor]):
 
     @property
     def is_missing(self) -> bool:
-        """Whether only the shape is known: the tensor is on the meta device."""
-        return self._tensor.is_meta
+        """Whether only the shape is known: the tensor is on the meta device, or a fake one."""
+        return self._tensor.is_meta or is_fake(self._tensor)
 
     def numpy(self) -> _Array:
         """An array of the same memory, where the tensor lies contiguously on the CPU."""
         if self.is_missing:
             raise missing_weights([self.name or ""])
         tensor = self._tensor.cpu().contiguous()
+        if self.dtype is ir.DataType.FLOAT4E2M1:
+            pairs = tensor.view(torch.uint8)
+            return torch.stack([pairs & 15, pairs >> 4], -1).flatten(-2).numpy().view(self.dtype.numpy())
         if self.dtype.numpy().isbuiltin == 1:
             return np.asarray(tensor.numpy())
         # numpy has no such type of its own: carry the bits over, and call them by the name of the extension type.
@@ -50,10 +55,16 @@ class TorchWeight(ir.Tensor[torch.Tensor]):
         return array if dtype is None else array.astype(dtype)
 
     def tobytes(self) -> bytes:
-        return self.numpy().tobytes()
+        return self._bytes().tobytes()
 
     def tofile(self, file: IO[bytes]) -> None:
-        file.write(np.ascontiguousarray(self.numpy()).reshape(-1).view(np.uint8).data)
+        file.write(self._bytes().data)
+
+    def _bytes(self) -> _Array:
+        """What is in memory, where two small numbers share a byte too."""
+        if self.dtype is ir.DataType.FLOAT4E2M1 and not self.is_missing:
+            return np.asarray(self._tensor.cpu().contiguous().view(torch.uint8).numpy()).reshape(-1)
+        return np.ascontiguousarray(self.numpy()).reshape(-1).view(np.uint8)
 
 
 def missing_weights(names: list[str]) -> OnnxError:

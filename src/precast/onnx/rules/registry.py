@@ -30,7 +30,7 @@ import torch
 from onnxscript.function_libs.torch_lib.registration import default_registry as torchlib
 from torch import fx
 
-from precast.errors import OnnxError
+from precast.errors import InputTypeError, OnnxError
 from precast.graph.nodes import has_value, value_of
 from precast.onnx.rules.opsets import integer, integers, op
 
@@ -83,7 +83,7 @@ def as_pair(real: Any) -> Any:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 Translations = Mapping[Any, Callable[..., Any]]
-"""Operators (``torch.ops.mine.twice.default``) and the functions that say them in ONNX."""
+"""Operators (``torch.ops.mine.twice.default``, or all of ``torch.ops.mine.twice``) and functions for them."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,19 @@ class RuleTable:
     opset: int
     custom: Translations = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for target, function in self.custom.items():
+            if not callable(function):
+                raise InputTypeError(
+                    f"custom_translation_table has {function!r} for {operator_name(target)}.",
+                    why="an operator is translated by one function",
+                    fix="Give a function over onnxscript's ops.",
+                )
+
     def find(self, target: object, *, is_complex: bool = False) -> Rule | None:
         """The translation of an operator, or ``None``."""
-        if target in self.custom:
-            function = self.custom[target]
+        function = self.custom.get(target) or self.custom.get(getattr(target, "overloadpacket", None))
+        if function is not None:
             return Rule(function, "custom", getattr(function, "__name__", str(function)))
         name = operator_name(target)
         found = self._newest(name, is_complex=is_complex) or _from_torchlib(name, is_complex=is_complex)
@@ -176,7 +185,11 @@ class RuleTable:
             found = _overload(name)
             if found is not None:
                 yield found
-        yield from (target for target in self.custom if isinstance(target, torch._ops.OpOverload))
+        for target in self.custom:
+            if isinstance(target, torch._ops.OpOverload):
+                yield target
+            elif isinstance(target, torch._ops.OpOverloadPacket):
+                yield from (getattr(target, name) for name in target.overloads())
 
 
 def _from_torchlib(name: str, *, is_complex: bool) -> Rule | None:
