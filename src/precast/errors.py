@@ -114,6 +114,10 @@ class BuildError(PrecastError, RuntimeError):
     """The C++ compiler is missing, or refused what we generated."""
 
 
+class TrainingError(PrecastError, RuntimeError):
+    """Training cannot go on: the loss is no number any more, or another process of it has ended."""
+
+
 class ArtifactError(PrecastError, ValueError):
     """A file is damaged, of another version, or not ours; nothing of it was used."""
 

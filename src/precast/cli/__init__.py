@@ -31,6 +31,7 @@ SUBCOMMANDS = {
     "onnx": "Write a model as an ONNX file.",
     "package": "Package a model into one file that runs without torch.",
     "run": "Run a .precast file, without torch.",
+    "train": "Train a saved step, without torch.",
     "verify": "Check a .precast file and its numbers on this machine.",
 }
 

@@ -18,9 +18,21 @@ _HOMES = {
     "aot_load": "precast.runtime.model_file",
     "load": "precast.runtime.model_file",
     "open_library": "precast.runtime.model",
+    "train": "precast.runtime.train_loop",
 }
 
-__all__ = ["Entry", "Model", "ModelEntry", "Record", "SampleCheck", "State", "aot_load", "load", "open_library"]
+__all__ = [
+    "Entry",
+    "Model",
+    "ModelEntry",
+    "Record",
+    "SampleCheck",
+    "State",
+    "aot_load",
+    "load",
+    "open_library",
+    "train",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -35,5 +47,6 @@ if TYPE_CHECKING:
     from precast.runtime.model_file import aot_load as aot_load
     from precast.runtime.model_file import load as load
     from precast.runtime.state import State as State
+    from precast.runtime.train_loop import train as train
     from precast.runtime.trees import Record as Record
     from precast.runtime.verification import SampleCheck as SampleCheck

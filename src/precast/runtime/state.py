@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,7 +57,7 @@ class State(MutableMapping[str, Any]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all of it to a safetensors file, which appears complete or not at all."""
-        write_file(Path(path), weight_pieces({name: self._store.read(name) for name in self._store.names()}))
+        write_file(Path(path), weight_pieces(self.weights()))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Take what ``save`` wrote; a file that does not fit changes nothing."""
@@ -65,8 +65,16 @@ class State(MutableMapping[str, Any]):
             found = read_weights(memoryview(Path(path).read_bytes()))
         except OSError as problem:
             raise ArtifactError(f"{path} cannot be read", why=str(problem), fix="check the path") from problem
+        self.take(found, os.fspath(path))
+
+    def weights(self) -> dict[str, Weight]:
+        """Copies of all tensors, as their bits."""
+        return {name: self._store.read(name) for name in self._store.names()}
+
+    def take(self, found: Mapping[str, Weight], source: str) -> None:
+        """Write all tensors, out of a file called ``source``; if one does not fit, none is written."""
         for name in sorted({*self, *found}):
-            self._check(name, found.get(name), path)
+            self._check(name, found.get(name), source)
         for name, weight in found.items():
             self._store.write(name, weight.carrier)
 
