@@ -80,6 +80,8 @@ fuzz: compiler $(READY) ## random programs against eager: SECONDS=300 SEED= FUZZ
 demo: compiler $(READY) ## the whole story: compile, train, package, run without torch
 	$(call say,demo)
 	@$(BIN)/python examples/demo.py
+	$(call say,train a small GPT: with torch; without torch; from C)
+	@$(BIN)/python examples/train/gpt.py
 
 .PHONY: architectures
 architectures: compiler $(READY_TIMM) ## judge every architecture of transformers and timm (hours; goes on where it ended), write the page

@@ -137,7 +137,7 @@ def _read(path: Path) -> dict[str, Array]:
 
 
 def leaf_names(call: CallDescription) -> list[str]:
-    """What the tensors of a batch are called in files: ``x`` for ``batch["x"]``, ``1`` for ``batch[1]``; alone, ``batch``."""
+    """The names of a batch's tensors in files: ``x`` for ``batch["x"]``, ``1`` for ``batch[1]``, or ``batch``."""
     args, _ = unflatten(call.in_tree, iter(range(len(call.leaves))))
     positional, _ = call.in_tree.children
     paths = [path for path, _ in flatten(positional, tuple(args), "")]
