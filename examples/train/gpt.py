@@ -1,7 +1,7 @@
 """A small GPT over characters: trained with torch, then without torch, then from C. ``python examples/train/gpt.py``.
 
-All three make the same step: ``precast.train_step`` compiles it, ``step.save`` writes it into one file, and each goes on
-from the state that the one before has left.
+All three make the same step: ``precast.train_step`` compiles it, ``step.save`` writes it into one file, and each goes
+on from the state that the one before has left.
 """
 
 import argparse
