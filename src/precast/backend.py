@@ -27,7 +27,8 @@ DecompositionTable = Mapping[Callable[..., object], Callable[..., object]]
 CompilerType = TypeVar("CompilerType", bound=CompilerFunction)
 
 _TAKEN = (
-    "cache_key", "get_ready", "options", "restore", "restore_alone", "start", "store", "store_alone", "with_options",
+    "cache_key", "get_ready", "options", "restore", "restore_alone", "start", "store", "store_alone", "when_complete",
+    "with_options",
 )  # fmt: skip
 """What is found of a compiler in objects that are not of its class."""
 
@@ -59,7 +60,7 @@ class Compiler(ABC):
         restore         for each graph, if store kept one that means the same; else
         start           for each graph, and what that returns once all graphs of the call are started
         store           for each graph that was compiled now
-        store_alone     for each graph of the call, once it is complete
+        when_complete   for each graph of the call, and when it is, store_alone
 
     Results are kept on disk if there is a ``cache_key``; ``docs/guides/add-a-backend.md`` is a complete example.
     """
@@ -131,6 +132,13 @@ class Compiler(ABC):
         A PrecastError says that the data does not serve here: it is dropped, and the graph compiled.
         """
         raise NotImplementedError(f"{self.qualified_name} has no restore")
+
+    def when_complete(self, compiled: Any, then: Callable[[], None], /) -> None:
+        """Call ``then`` once ``store_alone`` can be asked of ``compiled``; by default at once.
+
+        For results that are made as a whole only when they are first called.
+        """
+        then()
 
     def store_alone(self, compiled: Any, /) -> bytes | None:
         """Return text, in UTF-8, that ``restore_alone`` needs to make ``compiled`` again without its graph; else None.

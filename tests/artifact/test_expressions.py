@@ -25,7 +25,7 @@ from precast.artifact.expressions import (
     whole_number,
 )
 from precast.errors import ArtifactError, ExportError
-from precast.export.serialize.expressions import FUNCTION_NAMES, expression_from_json, expression_to_json
+from precast.graph.expressions import FUNCTION_NAMES, expression_from_json, expression_to_json
 
 a, b = sympy.symbols("a b", integer=True, nonnegative=True)
 EXPRESSIONS = [

@@ -12,7 +12,8 @@ from torch import fx
 
 from precast.autograd import compile_cache
 from precast.autograd.compile_cache import compile_key
-from precast.autograd.guards.sizes import Indescribable, SizeNames
+from precast.autograd.guards.sizes import SizeNames
+from precast.cache import Indescribable
 from precast.graph.sizes import SizeRange
 from precast.options import Options
 from precast.trace.fake_inputs import DynamicSize, FakeInputs

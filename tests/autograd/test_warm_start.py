@@ -557,3 +557,59 @@ def test_code_that_reads_a_kept_hash_is_traced(start):
     model.config.own_hash = 2**40
     start(model, ones())
     assert start(model, ones())
+
+
+def by_size(x, factor):
+    return x * factor if x.shape[0] > 8 else x - factor
+
+
+@pytest.fixture
+def start_dynamic(options):
+    """The same for sizes and numbers that are symbols, gradients included."""
+
+    def run(function, x, *others):
+        compiler = StandAloneCompiler(options)
+        x.requires_grad_()
+        results = [each(x, *others) for each in (aot_function(function, compiler, dynamic=True), function)]
+        torch.testing.assert_close(*results)
+        torch.testing.assert_close(*(torch.autograd.grad(result.sum(), x) for result in results))
+        assert not (compiler.compiled and compiler.restored)
+        return compiler.compiled
+
+    return run
+
+
+def test_sizes_and_numbers_that_are_symbols_may_be_others_in_the_next_process(start_dynamic):
+    assert start_dynamic(by_size, torch.randn(5, 3), 4)
+    assert not start_dynamic(by_size, torch.randn(6, 7), 5)
+    # The other side of the condition, then either side.
+    assert start_dynamic(by_size, torch.randn(9, 3), 4)
+    assert not start_dynamic(by_size, torch.randn(20, 4), 3)
+    assert not start_dynamic(by_size, torch.randn(8, 4), 3)
+
+
+def test_a_tensor_that_is_like_a_number_is_none(start_dynamic):
+    assert start_dynamic(by_size, torch.randn(5, 3), 0.5)
+    assert start_dynamic(by_size, torch.randn(5, 3), torch.tensor(0.5, dtype=torch.float64))
+
+
+def test_sizes_that_are_always_special_are_traced(start_dynamic):
+    assert start_dynamic(by_size, torch.randn(5, 3), 4)
+    assert start_dynamic(by_size, torch.randn(1, 3), 4)
+    assert start_dynamic(by_size, torch.randn(3, 5).t(), 4)
+
+
+def test_gradients_of_gradients_and_of_some_results_of_any_size_are_traced_when_asked_for(options):
+    def run(x):
+        return (x**3).sum(1), x.sin()
+
+    for size in (5, 6):
+        x = torch.randn(size, 3, requires_grad=True)
+        compiled = aot_function(run, compiler := StandAloneCompiler(options), dynamic=True)
+        (gradient,) = torch.autograd.grad(compiled(x)[0].sum(), x, create_graph=True)
+        torch.testing.assert_close(gradient, 3 * x**2)
+        torch.testing.assert_close(torch.autograd.grad(gradient.sum(), x)[0], 6 * x)
+        x = torch.randn(size + 4, 3, requires_grad=True)
+        (gradient,) = torch.autograd.grad(compiled(x)[1].sum(), x, create_graph=True)
+        torch.testing.assert_close(torch.autograd.grad(gradient.sum(), x)[0], -x.sin())
+    assert compiler.restored

@@ -14,12 +14,14 @@ from torch import fx
 
 from precast.backend import Backend
 from precast.cache import Store
+from precast.graph.nodes import is_state, placeholders_of
 from precast.native.backend import BACKEND
 from precast.native.call import CompiledGraph
 from precast.native.compiler import weights_of
 from precast.native.describe import Entry as ProgramEntry
 from precast.native.fallback import run_step
-from precast.native.graph_passes.freezing import FrozenGraph
+from precast.native.frozen import FrozenCall, FrozenGraph
+from precast.native.graph_passes.freezing import freeze_graph
 from precast.native.loops.interpreter import interpret, sizes_of
 from precast.native.loops.program import FallbackStep
 from precast.native.programs import lower_segments, prepare_graph
@@ -76,7 +78,8 @@ class Batch:
         )
 
     def frozen(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> FrozenGraph:
-        return FrozenGraph(module, lambda frozen: self.compiled(frozen, ()))
+        names = [node.name if is_state(node) else None for node in placeholders_of(module.graph)]
+        return FrozenGraph(names, lambda state: FrozenCall(self.compiled(freeze_graph(module, state), ())))
 
     def compiled(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
         split, prefix = prepare_graph(module, CpuTarget(), Options()), f"graph_{self.graphs}"

@@ -28,7 +28,7 @@ from precast.autograd.uncaptured import NotCapturedError, name_of, named_modules
 from precast.autograd.variants.compiled import CompiledVariant, EagerVariant
 from precast.autograd.variants.table import InputNames, Record, Variant, VariantTable, in_words
 from precast.autograd.warm.later import Later
-from precast.autograd.warm.start import warm_start
+from precast.autograd.warm.start import WarmStart, warm_start
 from precast.errors import CaptureError, PrecastError
 from precast.graph.compilation import is_compiler_running, new_compilation
 from precast.graph.opened_objects import flatten_opened
@@ -258,20 +258,19 @@ class AotCallable:
     ) -> CompiledVariant:
         assert self._slots is not None, "state is read before anything is compiled"
         slots = self._slots
-        may_start_warm = not roots and not self._order and not self._leading_state
-        start = warm_start(self._function, values, guard_key, self._compilers) if may_start_warm else None
+        if numbers is not None and numbers.leaves:
+            leaves, tree = flatten_opened((args, kwargs))
+            args, kwargs = pytree.tree_unflatten(numbers.inputs(leaves)[: len(leaves)], tree)
+        start = self._warm_start(values, guard_key, numbers, roots)
         if start is not None:
-            later = partial(Later, self._function, args, kwargs, slots, job)
-            restored = start.restore(self._function, job.compilation, later)
+            later = partial(Later, self._function, args, kwargs, slots, job, roots, numbers)
+            restored = start.restore(self._function, values, job.compilation, later)
             if restored is not None:
                 return restored
         self._compilers.forward.get_ready(slots.read())
         # The tracer and its stages take longer to load than a start that does without them.
         from precast.autograd.variants.prepare import compile_call
 
-        if numbers is not None and numbers.leaves:
-            leaves, tree = flatten_opened((args, kwargs))
-            args, kwargs = pytree.tree_unflatten(numbers.inputs(leaves)[: len(leaves)], tree)
         breaks = nullcontext() if self._order else allowed_breaks()
         with breaks, _noted_code() if start is None else start.watching():
             variant, parts = compile_call(self._function, args, kwargs, slots, job, roots, numbers)
@@ -280,6 +279,22 @@ class AotCallable:
         if start is not None:
             start.keep(variant, parts)
         return variant
+
+    def _warm_start(
+        self,
+        values: Sequence[Any],
+        guard_key: tuple[Any, ...],
+        numbers: "NumberInputs | None",
+        roots: SizeRoots,
+    ) -> WarmStart | None:
+        """The way to find this call among those of other processes."""
+        if self._order or self._leading_state or (numbers is not None and numbers.places):
+            return None
+        assert self._slots is not None, "state is read before anything is compiled"
+        start = len(self._slots)
+        symbols = {(start + leaf, dimension): name for (leaf, dimension), name in roots.items()}
+        positions = () if numbers is None else numbers.leaves
+        return warm_start(self._function, values, guard_key, self._compilers, symbols, positions)
 
     def _run_uncaptured(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
         """Run a call that cannot be captured, and calls like it later on; the program's own errors are eager's."""

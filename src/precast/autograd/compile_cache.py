@@ -21,9 +21,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from precast._version import __version__
-from precast.autograd.guards.sizes import Indescribable, SizeNames, Symbolic
+from precast.autograd.guards.sizes import SizeNames, Symbolic
 from precast.backend import CompiledFunction, Compiler
-from precast.cache import CacheWarning, content_key, open_store, processor_identity
+from precast.cache import CacheWarning, Indescribable, content_key, open_store, processor_identity
 from precast.errors import InputTypeError, PrecastError
 from precast.graph.compilation import compiling
 from precast.graph.nodes import has_value, placeholders_of, updating_result_of, value_of

@@ -10,6 +10,10 @@ from functools import cache
 from pathlib import Path
 
 
+class Indescribable(Exception):  # noqa: N818
+    """Something that text cannot tell from its like, so that no name can be made of it."""
+
+
 def content_key(parts: Iterable[str | bytes]) -> str:
     """A name for exactly these parts in this order.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from precast.backend import Backend, Compiler
+from precast.backend import Backend, CompiledFunction, Compiler
 from precast.cache import content_key, own_sources
 from precast.errors import BuildError
 from precast.graph.nodes import devices_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from precast.native.compiler import NativeGraph
-    from precast.native.graph_passes.freezing import FrozenGraph
+    from precast.native.frozen import FrozenGraph
     from precast.native.profile import ProfiledGraphs
 
 _MAKER = "precast.native.compiler"
@@ -93,12 +93,11 @@ class NativeCompiler(Compiler):
         return None if stored is None else stored.to_bytes()
 
     def _stored(self, compiled: Any) -> StoredGraph | None:
-        # A profile is told in terms of the programs, which are not stored; constants are known at the first call only.
-        options = as_options(self.options)
-        found: StoredGraph | None = None if options.profile or options.freeze else compiled.stored
+        # A profile is told in terms of the programs, which are not stored.
+        found: StoredGraph | None = None if as_options(self.options).profile else compiled.stored
         return found
 
-    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
+    def restore(self, data: bytes, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledFunction:
         stored = StoredGraph.from_bytes(data)
         if stored.steps is not None:
             return self._open(stored)
@@ -110,12 +109,23 @@ class NativeCompiler(Compiler):
         stored = self._stored(compiled)
         return None if stored is None or stored.steps is None else stored.to_bytes()
 
-    def restore_alone(self, data: bytes) -> CompiledGraph:
+    def when_complete(self, compiled: Any, then: Callable[[], None]) -> None:
+        """What is constant, and so all that follows from it, is known at the first call."""
+        if as_options(self.options).freeze:
+            compiled.when_made(then)
+        else:
+            then()
+
+    def restore_alone(self, data: bytes) -> CompiledGraph | FrozenGraph:
         return self._open(StoredGraph.from_bytes(data))
 
-    def _open(self, stored: StoredGraph) -> CompiledGraph:
-        target = self.target or target_named(stored.target)
-        return CompiledGraph(open_steps(stored, target, as_options(self.options)), stored)
+    def _open(self, stored: StoredGraph) -> CompiledGraph | FrozenGraph:
+        target, options = self.target or target_named(stored.target), as_options(self.options)
+        if stored.frozen is not None:
+            from precast.native.frozen import restored_graph
+
+            return restored_graph(stored, target, options)
+        return CompiledGraph(open_steps(stored, target, options), stored)
 
 
 def _likely_routines(state: Sequence[torch.Tensor]) -> set[str]:

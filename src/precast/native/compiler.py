@@ -9,11 +9,13 @@ from torch import fx
 
 from precast.cache import open_store
 from precast.graph.compilation import get_aot_graph_name
+from precast.graph.nodes import is_state, placeholders_of
 from precast.native.backend import BACKEND as BACKEND
 from precast.native.backend import NativeCompiler as NativeCompiler
 from precast.native.call import CompiledGraph
 from precast.native.describe import Entry
-from precast.native.graph_passes.freezing import FrozenGraph, refuse_gradients
+from precast.native.frozen import ConstantsRecorder, FrozenCall, FrozenGraph, State
+from precast.native.graph_passes.freezing import freeze_graph, refuse_gradients
 from precast.native.programs import lower_segments, prepare_graph
 from precast.native.split import SplitGraph
 from precast.native.steps import constants_of, steps_of
@@ -30,8 +32,20 @@ def start_or_freeze(
         return start_graph(graph_module, compiler, options)
     if not compiler.is_for_inference:
         refuse_gradients()
-    frozen = FrozenGraph(graph_module, lambda module: start_graph(module, compiler, options)())
+    names = [node.name if is_state(node) else None for node in placeholders_of(graph_module.graph)]
+    frozen = FrozenGraph(names, lambda state: freeze(graph_module, state, compiler, options))
     return lambda: frozen
+
+
+def freeze(graph_module: fx.GraphModule, state: State, compiler: NativeCompiler, options: Options) -> FrozenCall:
+    """Compile a graph with its state as constants, and note what these are computed by."""
+    with ConstantsRecorder([*state.values()]) as recorder:
+        frozen = freeze_graph(graph_module, state)
+    graph = start_graph(frozen, compiler, options)()
+    weights, constants = weights_of(graph.split), graph.graph.constants
+    wanted = [*weights.values(), *(constants[number] for number in sorted(constants))]
+    is_plain = all(isinstance(each, torch.Tensor) for each in wanted)
+    return FrozenCall(graph, tuple(weights), recorder.steps(wanted) if is_plain else None)
 
 
 def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options: Options) -> Callable[[], NativeGraph]:
@@ -74,8 +88,7 @@ def restore_graph(
     """What was compiled of an equal graph, over the code that was built then."""
     target = compiler.target_of(graph_module)
     split = prepare_graph(graph_module, target, options)
-    with open_store(options).held():
-        return NativeGraph(split, open_entries(stored, target, weights_of(split), options), stored, target)
+    return NativeGraph(split, open_entries(stored, target, options)(weights_of(split)), stored, target)
 
 
 class NativeGraph(CompiledGraph):

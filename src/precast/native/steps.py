@@ -153,8 +153,9 @@ def _readers_by_node(split: SplitGraph) -> dict[fx.Node, list[SizeReader[fx.Node
 
 def _constants_outside_of_libraries(split: SplitGraph) -> list[fx.Node]:
     """What torch or the caller reads: libraries were handed theirs when they were opened."""
-    segments = [node for segment in split.segments if not segment.is_native for node in segment.inputs]
-    return [node for node in (*segments, *_returned_nodes(split)) if node.op == "get_attr"]
+    run_by_torch = [node for segment in split.segments if not segment.is_native for node in segment.nodes]
+    read = [each for node in run_by_torch for each in node.all_input_nodes]
+    return [node for node in (*read, *_returned_nodes(split)) if node.op == "get_attr"]
 
 
 def _returned_nodes(split: SplitGraph) -> list[fx.Node]:

@@ -17,7 +17,6 @@ import torch
 from torch._ops import OpOverload
 
 from precast.artifact.constants import Kind
-from precast.cache import open_store
 from precast.errors import ExportError
 from precast.graph.constants import torch_codec
 from precast.native.call import GraphSteps, NativeStep, OperatorCall, Reshape, Result, SizeReader, TorchStep, Value
@@ -50,11 +49,13 @@ class StoredGraph:
     in_place: tuple[tuple[int, ...], ...]
     steps: Mapping[str, Any] | None = None
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    frozen: Mapping[str, Any] | None = None
+    """What ``native.frozen`` stores of a graph whose weights are computed from its first call's inputs."""
 
     def to_bytes(self) -> bytes:
         programs = [_program_data(program) for program in self.programs]
         content: dict[str, Any] = {"target": self.target, "key": self.key, "needs": self.needs, "programs": programs}
-        content |= {"in_place": self.in_place, "steps": self.steps}
+        content |= {"in_place": self.in_place, "steps": self.steps, "frozen": self.frozen}
         return json.dumps({**content, "weights": _CONSTANTS.write(dict(self.weights))}).encode()
 
     @classmethod
@@ -62,11 +63,12 @@ class StoredGraph:
         content = json.loads(data)
         programs, in_place = map(_program, content["programs"]), map(tuple, content["in_place"])
         code = content["target"], content["key"], tuple(content["needs"])
-        return cls(*code, tuple(programs), tuple(in_place), content["steps"], _CONSTANTS.read(content["weights"]))
+        weights = _CONSTANTS.read(content["weights"])
+        return cls(*code, tuple(programs), tuple(in_place), content["steps"], weights, content["frozen"])
 
     def with_steps(self, graph: GraphSteps, weights: Mapping[str, torch.Tensor]) -> StoredGraph:
         """The same with all that a call does, if data can tell it."""
-        steps = _steps_data(graph)
+        steps = told_steps(graph)
         are_small = sum(weight.nbytes for weight in weights.values()) <= MOST_BYTES
         return self if steps is None or not are_small else replace(self, steps=steps, weights=weights)
 
@@ -74,17 +76,17 @@ class StoredGraph:
 def open_steps(stored: StoredGraph, target: Target, options: Options) -> GraphSteps:
     """The steps again, over the code that was built then; a ``BuildError`` if that is there no more."""
     assert stored.steps is not None, "the graph was told by data"
-    with open_store(options).held():
-        return _steps(stored.steps, open_entries(stored, target, stored.weights, options))
+    return read_steps(stored.steps, open_entries(stored, target, options)(stored.weights))
 
 
 def open_entries(
-    stored: StoredGraph, target: Target, weights: Mapping[str, torch.Tensor], options: Options
-) -> Sequence[OpenEntry]:
-    """The entries of a stored graph's code, which must be held in the store, over constants by their names."""
+    stored: StoredGraph, target: Target, options: Options
+) -> Callable[[Mapping[str, torch.Tensor]], Sequence[OpenEntry]]:
+    """Find a stored graph's code; what is returned opens it over constants by their names."""
     if not stored.programs:
-        return ()
-    return target.open(target.find(stored.key, stored.needs, options), stored.programs, weights)
+        return lambda weights: ()
+    code = target.find(stored.key, stored.needs, options)
+    return lambda weights: target.open(code, stored.programs, weights)
 
 
 def written_in_place(program: LoopProgram) -> tuple[int, ...]:
@@ -154,7 +156,7 @@ def _fallback(content: dict[str, Any]) -> FallbackStep:
     return FallbackStep(content["name"], content["operator"], inputs, outputs, arguments, keywords, at=content["at"])
 
 
-def _steps_data(graph: GraphSteps) -> dict[str, Any] | None:
+def told_steps(graph: GraphSteps) -> dict[str, Any] | None:
     """The steps as data; None if they call what has no name, or hold more than plain values and small constants."""
     try:
         return {
@@ -169,7 +171,7 @@ def _steps_data(graph: GraphSteps) -> dict[str, Any] | None:
         return None
 
 
-def _steps(content: Mapping[str, Any], entries: Sequence[OpenEntry]) -> GraphSteps:
+def read_steps(content: Mapping[str, Any], entries: Sequence[OpenEntry]) -> GraphSteps:
     """The steps again, over the entries of their code."""
     remaining = iter(entries)
     steps = tuple(

@@ -18,10 +18,10 @@ from precast.errors import ExportError, InputTypeError, InputValueError
 from precast.export.export import export
 from precast.export.program import ExportedProgram
 from precast.export.serialize.constants import constant_to_json
-from precast.export.serialize.expressions import expression_to_json
 from precast.export.serialize.symbols import sizes_to_json, symbol_to_json
 from precast.export.serialize.trees import tree_to_json
 from precast.export.torch_files.convert import from_torch, is_program
+from precast.graph.expressions import expression_to_json
 from precast.graph.nodes import value_of
 from precast.graph.program import Program
 from precast.graph.signature import ConstantArgument, InputKind, OutputKind

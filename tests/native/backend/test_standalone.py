@@ -105,3 +105,46 @@ def test_a_profiled_graph_is_not_kept(options, traces):
         start(torch.sin, profiled)(torch.ones(2))
         start(torch.nn.Tanh(), profiled)(torch.ones(2))
     assert len(traces) == 4
+
+
+def test_graphs_of_any_size_start_again_without_a_trace(options, traces):
+    def run(x, offset):
+        y = torch.view_as_real(torch.fft.fft(x + offset)).flatten(1)
+        return y[:, : x.shape[1] // 2].t(), x.shape[0] * 2, torch.nonzero(x > 0).shape[1], torch.tensor([3.0])
+
+    for rows, columns, offset in ((6, 8, 2), (5, 12, 4)):
+        compiled = precast.compile(run, options=options, dynamic=True)
+        for x in (torch.randn(rows, columns), torch.randn(columns, rows)):
+            torch.testing.assert_close(compiled(x, offset), run(x, offset))
+    assert len(traces) == 1
+
+
+class Folded(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+        self.scale = torch.nn.Parameter(torch.randn(4, 1, 1))
+        self.eval()
+        with torch.no_grad():
+            self.layers[1].running_mean.uniform_(-1, 1)
+            self.layers[1].running_var.uniform_(1, 2)
+
+    def forward(self, x):
+        split = self.scale.exp().unbind(0)
+        return (
+            self.layers(x) * torch.stack(split[::-1]),
+            torch.view_as_complex(torch.stack(split[:2], -1)),
+            self.scale.exp(),
+        )
+
+
+@torch.no_grad()
+def test_a_frozen_model_starts_again_without_a_trace_over_weights_of_its_own(options, traces):
+    frozen = Options(cache_directory=options.cache_directory, freeze=True)
+    x = torch.randn(2, 3, 8, 8)
+    for _ in range(2):
+        model = Folded()
+        compiled = start(model, frozen)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
+    assert len(traces) == 1

@@ -87,7 +87,7 @@ def dynamic_key(values: Sequence[Any]) -> tuple[Any, ...]:
     strided = torch.strided
     return tuple(
         [
-            (_special_sizes(value), value.dtype, value.requires_grad, _memory_order(value), value.device, type(value))
+            (_special_sizes(value), value.dtype, value.requires_grad, memory_order(value), value.device, type(value))
             if type(value) in _PLAIN_TYPES and value.layout is strided and not (value.is_neg() or value.is_conj())
             else _other_key(value)
             for value in values
@@ -121,7 +121,7 @@ def _special_sizes(tensor: torch.Tensor) -> tuple[int | None, ...]:
     return tuple([size if size < 2 else None for size in tensor.shape])
 
 
-def _memory_order(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+def memory_order(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """``None`` for contiguous tensors; the order of dimensions for dense ones; the strides themselves for others.
 
     What lies row by row only because sizes of 1 do not count is of the other order: eager asks for it, too.

@@ -4,7 +4,7 @@ Symbolic sizes as text that does not depend on how torch happened to name the sy
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -13,36 +13,73 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
-from precast.autograd.variants.compiled import SizeCheck
+from precast.cache import Indescribable
+from precast.errors import ExportError
+from precast.graph.expressions import expression_from_json, expression_to_json
 from precast.graph.sizes import SymbolicSizes
 
 
-def size_check(sizes: SymbolicSizes, expected: Mapping[int, Sequence[int | str]]) -> SizeCheck:
-    """A function that tells whether real inputs have sizes for which the trace is valid.
+class SizeCheck:
+    """Whether real inputs have sizes for which a trace is valid: ``holds(values)``.
 
     ``expected`` are the sizes of tensors by their position among the inputs: numbers, and names of symbols.
+    ``conditions`` are those of the trace, over plain symbols of these ``names``.
     """
-    conditions = [guard.condition for guard in sizes.guards]
-    names = {item.name: f"size{i}" for i, item in enumerate(sizes.symbols)}
-    plain = {item.symbol: sympy.Symbol(names[item.name], integer=True) for item in sizes.symbols}
-    printer = PythonPrinter()
-    homes = {root: place for place, root in reversed(_places(expected)) if isinstance(root, str)}
-    lines = [f"    {names[root]} = values[{place}].shape[{dimension}]" for root, (place, dimension) in homes.items()]
-    tests = [_shape_test(place, shape, names) for place, shape in expected.items()]
-    tests += [f"({printer.doprint(condition.xreplace(plain))})" for condition in conditions]
-    source = "\n".join(["def check(values):", *lines, f"    return {' and '.join(tests) or 'True'}"])
-    scope: dict[str, Any] = {"math": math, "torch": torch}
-    exec(compile(source, "<size guards>", "exec"), scope)
-    check: SizeCheck = scope["check"]
-    return check
+
+    def __init__(
+        self, expected: Mapping[int, Sequence[int | str]], names: Sequence[str], conditions: Sequence[sympy.Basic]
+    ) -> None:
+        self._expected, self._names, self._conditions = expected, names, conditions
+        homes = {root: place for place, root in reversed(_places(expected)) if isinstance(root, str)}
+        lines = [f"    {root} = values[{place}].shape[{dimension}]" for root, (place, dimension) in homes.items()]
+        tests = [_shape_test(place, shape) for place, shape in expected.items()]
+        printer = PythonPrinter()
+        tests += [f"({printer.doprint(condition)})" for condition in conditions]
+        source = "\n".join(["def check(values):", *lines, f"    return {' and '.join(tests) or 'True'}"])
+        scope: dict[str, Any] = {"math": math, "torch": torch}
+        exec(compile(source, "<size guards>", "exec"), scope)
+        self.holds: Callable[[Sequence[Any]], bool] = scope["check"]
+
+    @classmethod
+    def of(cls, sizes: SymbolicSizes, expected: Mapping[int, Sequence[int | str]]) -> "SizeCheck":
+        """The check of a trace's own symbols and guards."""
+        names = {item.name: f"size{i}" for i, item in enumerate(sizes.symbols)}
+        plain = {item.symbol: _plain_symbol(names[item.name]) for item in sizes.symbols}
+        shapes = {
+            place: [names[size] if isinstance(size, str) else size for size in shape]
+            for place, shape in expected.items()
+        }
+        return cls(shapes, list(names.values()), [guard.condition.xreplace(plain) for guard in sizes.guards])
+
+    def to_data(self) -> dict[str, Any]:
+        """The same as plain data. Raises Indescribable."""
+        try:
+            conditions = [expression_to_json(condition) for condition in self._conditions]
+        except ExportError as problem:
+            raise Indescribable(f"sizes: {problem.args[0].partition(chr(10))[0]}") from None
+        return {"expected": list(self._expected.items()), "names": list(self._names), "conditions": conditions}
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> "SizeCheck":
+        """The check again. The names are ours, and the conditions are read by who checks that they are conditions."""
+        names = [f"size{i}" for i in range(len(data["names"]))]
+        expected = {
+            int(place): [size if size in names else int(size) for size in shape] for place, shape in data["expected"]
+        }
+        symbols = {name: _plain_symbol(name) for name in names}
+        return cls(expected, names, [expression_from_json(each, symbols) for each in data["conditions"]])
+
+
+def _plain_symbol(name: str) -> sympy.Symbol:
+    return sympy.Symbol(name, integer=True)
 
 
 def _places(expected: Mapping[int, Sequence[int | str]]) -> list[tuple[tuple[int, int], int | str]]:
     return [((place, dimension), size) for place, shape in expected.items() for dimension, size in enumerate(shape)]
 
 
-def _shape_test(place: int, shape: Sequence[int | str], names: Mapping[str, str]) -> str:
-    sizes = "".join(f"{names[size] if isinstance(size, str) else size}, " for size in shape)
+def _shape_test(place: int, shape: Sequence[int | str]) -> str:
+    sizes = "".join(f"{size}, " for size in shape)
     return f"values[{place}].shape == ({sizes})"
 
 
@@ -50,10 +87,6 @@ Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
 # Their arguments may stand in any order, and do: sympy keeps them by name or by hash.
 _COMMUTATIVE = ("Add", "Mul", "Max", "Min", "And", "Or", "Eq", "Ne", "Equality", "Unequality")
-
-
-class Indescribable(Exception):  # noqa: N818
-    """Something that text cannot tell from its like."""
 
 
 class SizeNames:

@@ -21,12 +21,8 @@ from precast.trace.state.references import KeptContainer, with_shared
 
 if TYPE_CHECKING:
     from precast.autograd.boundary.overlapping_inputs import DuplicatePlan, SyntheticBasePlan, WrittenParts
+    from precast.autograd.guards.sizes import SizeCheck
     from precast.trace.state.snapshot import Writes
-
-SizeCheck = Callable[[Sequence[Any]], bool]
-"""Whether real inputs have sizes for which a trace is valid."""
-
-"""Reads one tensor from where the program finds it."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +95,7 @@ class CompiledVariant:
     state_count: int
     captured: Readings
     captured_key: tuple[Any, ...]
-    sizes: SizeCheck | None
+    sizes: "SizeCheck | None"
     overlap: Overlap
     outputs: "OutputPlan"
     guards: StateGuards | None = None
@@ -118,7 +114,7 @@ class CompiledVariant:
         gradients = self.gradients.read(tensors) if tensors else ()
         if self.captured_key and not self._are_captured_alike(tensors, gradients):
             return False
-        if self.sizes is not None and not self.sizes(values):
+        if self.sizes is not None and not self.sizes.holds(values):
             return False
         overlap = self.overlap
         if not overlap.written:

@@ -15,7 +15,7 @@ from precast.autograd.boundary.overlapping_inputs import written_parts
 from precast.autograd.call_parts import CallParts, Job
 from precast.autograd.guards.changing_values import SizeRoots
 from precast.autograd.guards.impure_reads import noted_impurities, restored_chance, suspects
-from precast.autograd.guards.sizes import size_check
+from precast.autograd.guards.sizes import SizeCheck
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.state_slots import ModuleSlots, captured_places
 from precast.autograd.uncaptured import NotCapturedError
@@ -133,7 +133,7 @@ def compile_call(
         captured_key=CompiledVariant.key_of(
             analyzed.tensors, [*analyzed.captured.read(), *analyzed.gradients.read(analyzed.tensors)], analyzed.outputs
         ),
-        sizes=size_check(prepared.fakes.sizes(), _expected_sizes(prepared, len(slots), roots)) if roots else None,
+        sizes=SizeCheck.of(prepared.fakes.sizes(), _expected_sizes(prepared, len(slots), roots)) if roots else None,
         overlap=overlap,
         outputs=analyzed.outputs,
         guards=analyzed.guards,

@@ -4,7 +4,7 @@ What holds for the whole process and decides what a trace of any program would b
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -14,11 +14,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast._version import __version__
+from precast.artifact.trees import class_name
 from precast.autograd.compilers_in_use import CompilersInUse
-from precast.autograd.guards.call_key import ambient_key
-from precast.autograd.guards.sizes import Indescribable
+from precast.autograd.guards.call_key import ambient_key, memory_order
 from precast.autograd.warm.description import Description
-from precast.cache import own_sources, processor_identity
+from precast.cache import Indescribable, own_sources, processor_identity
 from precast.options import as_options, environment_variables, telling
 
 _SWITCHES = (
@@ -76,12 +76,18 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def describe_call(
-    function: Callable[..., Any], values: Sequence[Any], guard_key: tuple[Any, ...], compilers: CompilersInUse
+    function: Callable[..., Any],
+    values: Sequence[Any],
+    guard_key: tuple[Any, ...],
+    compilers: CompilersInUse,
+    symbols: Mapping[tuple[int, int], str],
+    numbers: Collection[int],
 ) -> Description:
     """The function, its modules, inputs, compilers and surroundings. Raises Indescribable.
 
     ``values`` are the tensors of the modules' state and the leaves of the arguments, ``guard_key`` what else
-    tells variants of the function apart.
+    tells variants of the function apart. Sizes that are ``symbols``, by value and dimension, do not count; values whose
+    positions are ``numbers`` stand for Python's.
     """
     description = Description()
     for word in surroundings():
@@ -91,7 +97,8 @@ def describe_call(
     description.word(str(modes))
     description.word(layout)
     _describe_tree(tree, description)
-    _describe_values(values, description)
+    description.word(f"numbers {sorted(numbers)}")
+    _describe_values(values, symbols, description)
     description.add(torch.Tensor)
     _describe_function(function, description)
     return description
@@ -128,19 +135,22 @@ def _describe_compilers(compilers: CompilersInUse, description: Description) -> 
 
 
 def _describe_decompositions(table: Any, description: Description) -> None:
-    """A table that is copied by making it again is what its maker makes."""
+    """A table that is copied by making it again is what its maker makes; ours is what our sources say."""
     if table is None:
+        return
+    if type(table).__module__.startswith("precast."):
+        description.word(class_name(type(table)))
         return
     if "__reduce__" not in vars(type(table)):
         raise Indescribable("decompositions of the caller's own")
     description.add(table.__reduce__())
 
 
-def _describe_values(values: Sequence[Any], description: Description) -> None:
-    """Inputs by what tracing sees of them, and which of them are one object, or lie in the same memory."""
+def _describe_values(values: Sequence[Any], symbols: Mapping[tuple[int, int], str], description: Description) -> None:
+    """Inputs by what tracing sees of them, and which of them are one object, or share memory."""
     objects: dict[int, int] = {}
     memories: dict[int, int] = {}
-    for value in values:
+    for number, value in enumerate(values):
         if not isinstance(value, torch.Tensor):
             description.add(value)
             continue
@@ -149,8 +159,11 @@ def _describe_values(values: Sequence[Any], description: Description) -> None:
         standing = (value.requires_grad, value.is_leaf, value.is_conj(), value.is_neg(), value.is_inference())
         place = objects.setdefault(id(value), len(objects))
         memory = memories.setdefault(value.untyped_storage()._cdata, len(memories))
+        shape = [symbols.get((number, dimension), size) for dimension, size in enumerate(value.shape)]
+        # Strides follow sizes that are symbols.
+        strides = value.stride() if shape == list(value.shape) else memory_order(value)
         description.word(
-            f"{type(value).__name__} {value.dtype} {value.device} {tuple(value.shape)} {value.stride()} "
+            f"{type(value).__name__} {value.dtype} {value.device} {tuple(shape)} {strides} "
             f"{value.storage_offset()} {standing} {place} {memory}"
         )
         if vars(value):

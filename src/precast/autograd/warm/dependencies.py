@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.warm.code_identity import inner_code
 from precast.autograd.warm.description import Description, refusing_unruly
 from precast.autograd.warm.nondeterministic import (
@@ -22,6 +21,7 @@ from precast.autograd.warm.nondeterministic import (
     is_nondeterministic_value,
     reads_environment,
 )
+from precast.cache import Indescribable
 from precast.trace.executed_code import is_trusted
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ def describe(dependencies: Iterable[Dependency], description: Description) -> No
 
 def _is_library_code(executed: "Executed") -> bool:
     module = executed.variables.get("__name__", "")
-    # The constructors of named tuples have a namespace of their own, and nothing in it.
-    return is_trusted(module) or module.startswith("namedtuple_")
+    # The constructors of named tuples have a namespace of their own, and nothing in it. Symbols compute with sizes.
+    return is_trusted(module) or module.startswith(("namedtuple_", "sympy.", "mpmath."))
 
 
 def _dependencies(executed: "Executed") -> Iterator[Dependency]:

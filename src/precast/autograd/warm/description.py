@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.warm.code_identity import code_digest
 from precast.autograd.warm.nondeterministic import is_nondeterministic_value
+from precast.cache import Indescribable
 from precast.trace.exchanged_attributes import users_attributes
 from precast.trace.executed_code import is_trusted
 from precast.trace.state.reads import UNTOLD_OF_CLASSES

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from precast.autograd.boundary.autograd_function import PartialBackward, PartialBackwards, TrainingFacts
 from precast.autograd.call_parts import Gradients, Job
+from precast.autograd.guards.changing_values import SizeRoots
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.state_slots import ModuleSlots
 from precast.graph.opened_objects import opened
@@ -20,6 +21,7 @@ from precast.trace.session import tracing_session
 
 if TYPE_CHECKING:
     from precast.autograd.variants.prepare import AnalyzedCall
+    from precast.trace.capture.number_inputs import NumberInputs
 
 
 class Later:
@@ -32,12 +34,15 @@ class Later:
         kwargs: Mapping[str, Any],
         slots: ModuleSlots,
         job: Job,
+        roots: SizeRoots,
+        numbers: "NumberInputs | None",
         guards: StateGuards,
     ) -> None:
         leaves, self._tree = pytree.tree_flatten(opened((tuple(args), dict(kwargs))))
         self._template = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self._places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         self._function, self._slots, self._job, self._guards = function, slots, job, guards
+        self._roots, self._numbers = roots, numbers
         self._ambient, self._grad_mode = job.ambient(), torch.is_grad_enabled()
         self._gradients: Gradients | None = None
         self._partial: PartialBackwards | None = None
@@ -77,4 +82,4 @@ class Later:
         args, kwargs = pytree.tree_unflatten(given, self._tree)
         modes = torch.set_grad_enabled(self._grad_mode)
         with self._guards.assumed(), self._ambient(), modes, tracing_session():
-            yield analyze_call(self._function, args, kwargs, self._slots, {})
+            yield analyze_call(self._function, args, kwargs, self._slots, self._roots, self._numbers)

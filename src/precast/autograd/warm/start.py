@@ -3,22 +3,21 @@
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from precast.autograd.call_parts import CallParts
 from precast.autograd.compilers_in_use import CompilersInUse
-from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.variants.compiled import CompiledVariant
 from precast.autograd.warm.call_identity import describe_call, environment
 from precast.autograd.warm.dependencies import ENVIRONMENT, Dependency, DependencyRecorder, describe
 from precast.autograd.warm.description import Description, refusing_unruly
 from precast.autograd.warm.later import Later
-from precast.autograd.warm.stored_variant import compilers_by_kind, variant_data, variant_of
-from precast.backend import Compiler
-from precast.cache import Store, open_store
+from precast.autograd.warm.stored_variant import compilers_by_kind, graph_data, size_check, variant_data, variant_of
+from precast.backend import CompiledFunction, Compiler
+from precast.cache import Indescribable, Store, content_key, open_store
 from precast.errors import PrecastError
 from precast.graph.compilation import Compilation
 from precast.options import as_options
@@ -29,8 +28,11 @@ if TYPE_CHECKING:
     from precast.trace.executed_code import ExecutedCode
 
 KIND = "calls"
+_MOST_ALIKE = 8
+"""How many calls that look alike before they are traced are kept: what they do may depend on sizes that are symbols."""
 _NAME_SETS = ("functions", "opened", "appended")
 
+_IMPOSSIBLE = "a start without a trace is not possible, since the call depends on %s"
 _log = logging.getLogger("precast.autograd")
 
 
@@ -45,33 +47,58 @@ class WarmStart:
         self._description = description
         self._compilers = compilers
         self._store = store
-        self._key = description.hexdigest()
+        self._key = ""
         self._recorder: DependencyRecorder | None = None
         self._executed: ExecutedCode | None = None
 
     def restore(
         self,
         function: Callable[..., Any],
+        values: Sequence[Any],
         compilation: Compilation,
         later: Callable[[StateGuards], Later],
     ) -> CompiledVariant | None:
-        """The call of ``function`` as it was compiled before, if all that it depended on is now as it was then."""
-        found = self._store.get(KIND, self._key)
-        if found is None:
+        """The call of ``function`` as it was compiled before, if all that it depended on is now as it was then.
+
+        Of several that were compiled for calls that look alike, the one whose sizes are those of ``values``.
+        """
+        for number in range(_MOST_ALIKE):
+            self._key = content_key([self._description.hexdigest(), str(number)])
+            found = self._store.get(KIND, self._key)
+            if found is None:
+                return None
+            content = json.loads(found)
+            now = self._description.copy()
+            try:
+                with refusing_unruly():
+                    _describe_all(content, now)
+                if now.hexdigest() == content["digest"]:
+                    variant = self._variant(content, function, values, compilation, later)
+                    if variant is None:
+                        continue
+                    return variant
+                _log.info("traced again, since code or data that the program reads have changed")
+            except (Indescribable, PrecastError) as error:
+                _log.info("traced again: %s", error)
+            self._store.discard(KIND, self._key)
             return None
-        content = json.loads(found)
-        now = self._description.copy()
-        try:
-            with refusing_unruly():
-                _describe_all(content, now)
-            if now.hexdigest() == content["digest"]:
-                guards = StateGuards(reachable_state(function, _reads(content["reads"])))
-                return variant_of(content["variant"], self._compilers, compilation, later(guards), guards)
-            _log.info("traced again, since code or data that the program reads have changed")
-        except (Indescribable, PrecastError) as error:
-            _log.info("traced again: %s", error)
-        self._store.discard(KIND, self._key)
         return None
+
+    def _variant(
+        self,
+        content: Mapping[str, Any],
+        function: Callable[..., Any],
+        values: Sequence[Any],
+        compilation: Compilation,
+        later: Callable[[StateGuards], Later],
+    ) -> CompiledVariant | None:
+        """The stored variant; None if it is for other sizes."""
+        data = content["variant"]
+        sizes = size_check(data)
+        if sizes is not None and not sizes.holds(values):
+            return None
+        guards = StateGuards(reachable_state(function, _reads(content["reads"])))
+        return variant_of(data, self._compilers, compilation, later(guards), guards, sizes)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -91,7 +118,7 @@ class WarmStart:
                 raise Indescribable("inputs that overlap, or a debugger at work")
             if parts.training is not None and self._recorder.runs_in_backward:
                 raise Indescribable("code that runs in the backward")
-            data = variant_data(variant, parts, self._compilers)
+            data = variant_data(variant, parts)
             self._recorder.finish()
             data_names, code_names = list(self._recorder.data), list(self._recorder.code)
             if self._description.reads_caches and ENVIRONMENT not in code_names:
@@ -101,10 +128,30 @@ class WarmStart:
             if ENVIRONMENT in code_names:
                 _describe_environment(self._description)
         except Indescribable as reason:
-            _log.info("a start without a trace is not possible, since the call depends on %s", reason)
+            _log.info(_IMPOSSIBLE, reason)
             return
         content |= {"digest": self._description.hexdigest(), "variant": data}
-        self._store.put(KIND, self._key, json.dumps(content).encode())
+        self._put_when_complete(content, parts.graphs)
+
+    def _put_when_complete(self, content: dict[str, Any], graphs: Mapping[str, CompiledFunction]) -> None:
+        """Store the call when all of its graphs can be."""
+        compilers, store, key, remaining = self._compilers, self._store, self._key, len(graphs)
+
+        def put() -> None:
+            nonlocal remaining
+            remaining -= 1
+            if remaining:
+                return
+            try:
+                stored = {kind: graph_data(graph, compilers[kind]) for kind, graph in graphs.items()}
+            except Indescribable as reason:
+                _log.info(_IMPOSSIBLE, reason)
+                return
+            content["variant"]["graphs"] = stored
+            store.put(KIND, key, json.dumps(content).encode())
+
+        for kind, graph in graphs.items():
+            compilers[kind].when_complete(graph, put)
 
 
 def _describe_all(content: Mapping[str, Any], description: Description) -> None:
@@ -138,15 +185,23 @@ def _describe_environment(description: Description) -> None:
 
 
 def warm_start(
-    function: Callable[..., Any], values: Sequence[Any], guard_key: tuple[Any, ...], compilers: CompilersInUse
+    function: Callable[..., Any],
+    values: Sequence[Any],
+    guard_key: tuple[Any, ...],
+    compilers: CompilersInUse,
+    symbols: Mapping[tuple[int, int], str],
+    numbers: Collection[int] = (),
 ) -> WarmStart | None:
-    """The way to start without a trace; None where compilers cannot, or where the call cannot be told from others."""
+    """The way to start without a trace; None where compilers cannot, or where the call cannot be told from others.
+
+    Of the values, sizes that are ``symbols`` may be others; those at the positions ``numbers`` stand for Python's.
+    """
     able = compilers_by_kind(compilers)
     if able is None:
         return None
     try:
         with refusing_unruly():
-            description = describe_call(function, values, guard_key, compilers)
+            description = describe_call(function, values, guard_key, compilers, symbols, numbers)
     except Indescribable as reason:
         _log.info("traced, since the call depends on %s", reason)
         return None

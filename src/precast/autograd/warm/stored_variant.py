@@ -1,6 +1,6 @@
 """A compiled variant as data, and made of data again.
 
-Kept are calls over plain tensors of fixed sizes, whose effects are updates of inputs' data, and whose compilers can
+Kept are calls over plain tensors, whose effects are updates of inputs' data, and whose compilers can
 restore what they made without the graph.
 
 The containers that a function returns, as data.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils import _pytree as pytree
 
@@ -24,17 +24,20 @@ from precast.autograd.boundary.autograd_function import TrainingFacts
 from precast.autograd.boundary.mutations import Update
 from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts
 from precast.autograd.compilers_in_use import CompilersInUse
-from precast.autograd.guards.sizes import Indescribable
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.variants.compiled import CompiledVariant, OutputPlan, Overlap
 from precast.autograd.warm.later import Later
 from precast.backend import CompiledFunction, Compiler
+from precast.cache import Indescribable
 from precast.errors import ExportError
 from precast.graph.compilation import Compilation
 from precast.graph.constants import torch_codec
 from precast.graph.opened_objects import Held
 from precast.trace.capture.argument_containers import ArgumentContainer
 from precast.trace.state.places import NOWHERE
+
+if TYPE_CHECKING:
+    from precast.autograd.guards.sizes import SizeCheck
 
 Build = Callable[[Iterator[Any]], Any]
 """Takes as many leaves as it needs, and gives the container."""
@@ -130,21 +133,22 @@ def compilers_by_kind(compilers: CompilersInUse) -> dict[str, Compiler] | None:
     return found if all(each.defines("store_alone", "restore_alone") for each in found.values()) else None
 
 
-def variant_data(variant: CompiledVariant, parts: CallParts, compilers: Mapping[str, Compiler]) -> dict[str, Any]:
-    """The variant as plain data. Raises Indescribable where it is more than that."""
+def variant_data(variant: CompiledVariant, parts: CallParts) -> dict[str, Any]:
+    """The variant without its graphs as plain data. Raises Indescribable where it is more than that."""
     if variant.outputs.writes:
         raise Indescribable("what the program writes into Python's state")
     if variant.gradients.owners or variant.outputs.runs_backward:
         raise Indescribable("gradients that the program uses or takes itself")
-    if variant.captured.places or variant.sizes is not None or parts.regenerate is not None:
-        raise Indescribable("captured tensors, symbolic sizes or aliased outputs")
+    if variant.captured.places or parts.regenerate is not None:
+        raise Indescribable("captured tensors or aliased outputs")
     if any(layout for sides in parts.layouts.values() for side in sides for layout in side):
         raise Indescribable("tensor subclasses")
     return {
         "places": variant.places,
         "state_count": variant.state_count,
+        "sizes": None if variant.sizes is None else variant.sizes.to_data(),
+        "written": variant.overlap.written,
         "outputs": _outputs_data(variant.outputs),
-        "graphs": {kind: _graph_data(graph, compilers[kind]) for kind, graph in parts.graphs.items()},
         "training": None if parts.training is None else asdict(parts.training),
         "reads_grad_mode": parts.reads_grad_mode,
         "outside_autograd": parts.outside_autograd,
@@ -158,6 +162,7 @@ def variant_of(
     compilation: Compilation,
     later: Later,
     guards: StateGuards,
+    sizes: "SizeCheck | None",
 ) -> CompiledVariant:
     """The variant again. Raises Indescribable, or a compiler's PrecastError, where something is not there any more."""
     training = None if data["training"] is None else _training(data["training"])
@@ -175,18 +180,29 @@ def variant_of(
         state_count=data["state_count"],
         captured=NOWHERE,
         captured_key=(),
-        sizes=None,
-        overlap=Overlap(tuple(update.number for update in parts.updates), None, None),
+        sizes=sizes,
+        overlap=Overlap(tuple(data["written"]), None, None),
         outputs=_outputs(data["outputs"]),
         guards=guards,
     )
+
+
+def size_check(data: Mapping[str, Any]) -> "SizeCheck | None":
+    """The check of a stored variant's sizes; None if they are all fixed."""
+    if data["sizes"] is None:
+        return None
+    # Symbols take longer to load than a start without them takes.
+    from precast.autograd.guards.sizes import SizeCheck
+
+    return SizeCheck.of_data(data["sizes"])
 
 
 def _training(data: Mapping[str, Any]) -> TrainingFacts:
     return TrainingFacts(**{name: _tuples(data[name]) for name in data})
 
 
-def _graph_data(graph: CompiledFunction, compiler: Compiler) -> str:
+def graph_data(graph: CompiledFunction, compiler: Compiler) -> str:
+    """One of the graphs. Raises Indescribable."""
     data = compiler.store_alone(graph)
     if data is None:
         raise Indescribable("a graph that its compiler cannot restore alone")

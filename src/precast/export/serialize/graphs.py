@@ -17,9 +17,9 @@ from torch import fx
 from precast.artifact.schema import Json, damaged
 from precast.errors import ExportError
 from precast.export.serialize.constants import constant_from_json, constant_to_json
-from precast.export.serialize.expressions import expression_to_json
 from precast.export.serialize.names import checked_path, target_from_json, target_to_json, writable_path
 from precast.export.serialize.symbols import LoadedSizes
+from precast.graph.expressions import expression_to_json
 from precast.graph.nodes import has_value, set_module_stack, set_value, value_of
 from precast.graph.tensor_spec import TensorSpec
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from precast.artifact.manifest import FORMAT_VERSION, MANIFEST_SHAPE
 from precast.artifact.schema import Anything, Count, ListOf, MapOf, OneOf, Shape, Text
 from precast.export.serialize import schema
-from precast.export.serialize.expressions import FUNCTION_NAMES
 from precast.export.verifier import ALLOWED_HIGHER_ORDER
+from precast.graph.expressions import FUNCTION_NAMES
 from precast.graph.signature import InputKind, OutputKind
 
 _INTRODUCTION = """# The file of an exported program

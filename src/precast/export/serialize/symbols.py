@@ -14,7 +14,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from precast.artifact.schema import Json, damaged
-from precast.export.serialize.expressions import expression_from_json, expression_to_json
+from precast.graph.expressions import expression_from_json, expression_to_json
 from precast.graph.sizes import SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
 from precast.trace.fake_inputs import FakeInputs
 

@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 
 from precast.artifact.schema import Json, brief, damaged
-from precast.export.serialize.expressions import FUNCTION_NAMES
+from precast.graph.expressions import FUNCTION_NAMES
 
 MAX_TEXT = 20_000
 Source = Callable[[ast.expr], Json]

@@ -1,4 +1,4 @@
-"""Inference with constant parameters: known when the first call comes, so that is when the graph is compiled.
+"""Inference with constant parameters.
 
 Before: ``graph(weight, bias, x)``, where ``weight`` and ``bias`` are marked as state
 After:  ``graph(x)``, with ``weight`` and ``bias``, or what was computed from them, as attributes of its module
@@ -8,18 +8,14 @@ The state of a model may not change afterwards: whether a change shows in result
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import fx
 
 from precast.errors import FreezeError
-from precast.graph.nodes import is_state, placeholders_of
+from precast.graph.nodes import placeholders_of
 from precast.native.graph_passes.constant_folding import add_constant, fold_batch_norms, fold_constants
-from precast.trace.session import ProcessLock
-
-BoxedFunction = Callable[[list[Any]], Sequence[Any]]
 
 
 def freeze_graph(module: fx.GraphModule, values: Mapping[str, torch.Tensor]) -> fx.GraphModule:
@@ -38,36 +34,6 @@ def freeze_graph(module: fx.GraphModule, values: Mapping[str, torch.Tensor]) -> 
     fold_batch_norms(frozen)
     frozen.recompile()
     return frozen
-
-
-class FrozenGraph:
-    """Takes the inputs of ``module``, which it compiles when it is called first."""
-
-    _boxed_call = True
-
-    def __init__(self, module: fx.GraphModule, compile_graph: Callable[[fx.GraphModule], BoxedFunction]):
-        self._module: fx.GraphModule | None = module
-        self._compile_graph = compile_graph
-        self._lock = ProcessLock()
-        self._compiled: BoxedFunction | None = None
-        names = [node.name if is_state(node) else None for node in placeholders_of(module.graph)]
-        self._state = {place: name for place, name in enumerate(names) if name is not None}
-        self._passed = [place for place, name in enumerate(names) if name is None]
-
-    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        compiled = self._compiled or self._compile(inputs)
-        passed = [inputs[place] for place in self._passed]
-        inputs.clear()
-        return compiled(passed)
-
-    def _compile(self, inputs: Sequence[Any]) -> BoxedFunction:
-        with self._lock:
-            if self._compiled is None:
-                assert self._module is not None, "the graph is kept until it is compiled"
-                values = {name: inputs[place] for place, name in self._state.items()}
-                self._compiled = self._compile_graph(freeze_graph(self._module, values))
-                self._module = None
-            return self._compiled
 
 
 def refuse_gradients() -> None:

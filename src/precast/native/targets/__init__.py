@@ -98,7 +98,10 @@ class Target(ABC):
         """Generate code for the entries and begin to build it; what is returned waits for that."""
 
     def find(self, key: str, needs: Sequence[str], options: Options) -> Code:
-        """What `start` built before, perhaps in another process; a ``BuildError`` if it is there no more."""
+        """What `start` built before, perhaps in another process; a ``BuildError`` if it is there no more.
+
+        What was found can be opened later, whatever becomes of the store.
+        """
         raise AssertionError(f"the target {self.name} keeps no code")
 
     @abstractmethod

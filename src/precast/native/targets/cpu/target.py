@@ -17,6 +17,8 @@ from precast.native.targets.cpu.build.compiler import find_compiler
 from precast.options import Options
 from precast.runtime.entry import Entry as RuntimeEntry
 from precast.runtime.entry import library_entries
+from precast.runtime.native import load_library
+from precast.runtime.onednn import preload
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +89,12 @@ class CpuTarget(Target):
         return start_build(sources, store=open_store(options), compiler=options.compiler)
 
     def find(self, key: str, needs: Sequence[str], options: Options) -> Code:
-        return find_library(key, tuple(needs), store=open_store(options))
+        with open_store(options).held():
+            library = find_library(key, tuple(needs), store=open_store(options))
+            # Once loaded it can be opened, whatever becomes of the file.
+            preload(library.needs)
+            load_library(library.path)
+        return library
 
     def open(
         self, code: Code, programs: Sequence[LoopProgram], weights: Mapping[str, torch.Tensor] | None = None

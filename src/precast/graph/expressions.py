@@ -61,7 +61,12 @@ def _to_json(expression: sympy.Basic | int) -> Json:
     if isinstance(expression, sympy.Float):
         return ["Float", float(expression).hex()]
     name = type(expression).__name__
-    assert name in _FUNCTIONS, f"no form for {name}"
+    if name not in _FUNCTIONS:
+        raise ExportError(
+            f"The program has a size of {str(expression)[:200]}, which cannot be saved.",
+            why=f"files know no function {name}",
+            fix="Fix that size, or compute it outside of the program.",
+        )
     return [name, *map(_to_json, expression.args)]
 
 
