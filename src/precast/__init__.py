@@ -16,6 +16,7 @@ _HOMES = {
     "Compiler": "precast.compilers",
     "ConstantArgument": "precast.export",
     "CustomObjArgument": "precast.export",
+    "DebugInterpreter": "precast.compilers",
     "Dim": "precast.trace.capture",
     "ExportBackwardSignature": "precast.export",
     "ExportGraphSignature": "precast.export",
@@ -128,6 +129,7 @@ if TYPE_CHECKING:
     from precast.autograd import set_model_name as set_model_name
     from precast.autograd import variants as variants
     from precast.compilers import Compiler as Compiler
+    from precast.compilers import DebugInterpreter as DebugInterpreter
     from precast.compilers import debug_compile as debug_compile
     from precast.compilers import debug_nop as debug_nop
     from precast.compilers import draw_graph as draw_graph

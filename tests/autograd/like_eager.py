@@ -56,9 +56,10 @@ def assert_like_eager(
     *,
     dynamic: bool = False,
     compiler: Callable[..., Any] = copying,
+    compile: Callable[..., Any] = aot_function,
 ) -> None:
     """Values and effects on inputs are eager's bit for bit; so are aliasing, gradients and their gradients."""
-    compiled = aot_function(function, compiler, dynamic=dynamic)
+    compiled = compile(function, compiler, dynamic=dynamic)
     torch.manual_seed(1)
     eager_leaves, eager_args = make()
     torch.manual_seed(1)

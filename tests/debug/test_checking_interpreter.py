@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
+import precast
 from precast.compilers import debug_nop
 from precast.errors import NodeMismatchError, PrecastError
 
@@ -145,3 +147,10 @@ def trace_data_dependent(function, x):
     fake = mode.from_tensor(x, static_shapes=True)
     with torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=False), mode:
         return torch.fx.experimental.proxy_tensor.make_fx(function)(fake), [fake]
+
+
+def test_the_public_interpreter_runs_again_with_other_sizes():
+    graph = make_fx(lambda x: torch.cat([x, x]), tracing_mode="symbolic")(torch.ones(3))
+    interpreter = precast.DebugInterpreter(graph)
+    assert [interpreter.run(torch.ones(size)).shape[0] for size in (4, 7)] == [8, 14]
+    assert interpreter.binding.describe().endswith("= 7")

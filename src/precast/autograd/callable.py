@@ -348,13 +348,14 @@ class AotCallable:
 
         made: dict[tuple[bool, ...], AotCallable] = {}
         ambient, is_enabled, count = ambient_of(self._function), torch.is_grad_enabled(), len(facts.inputs)
+        compilers = replace(self._compilers, disable_functionalization=False)
 
         def gradients(values: Sequence[Any]) -> Sequence[Any]:
             given = tuple(tangent is not None for tangent in values[count:])
             if given not in made:
                 with torch.set_grad_enabled(is_enabled):
                     run = in_ambient(ambient, gradient_function(function, facts.with_tangents(given)))
-                made[given] = AotCallable(run, self._compilers, order=self._order + 1)
+                made[given] = AotCallable(run, compilers, order=self._order + 1)
             found: Sequence[Any] = made[given](*(value for value in values if value is not None))
             return found
 

@@ -16,7 +16,10 @@ _REMEMBERED = "_precast_compilers"
 
 @dataclass(frozen=True)
 class CompilersInUse:
-    """Two compilers, one for graphs without a backward, and how the joint graph is made and split."""
+    """Two compilers, one for graphs without a backward, and how the joint graph is made and split.
+
+    With ``disable_functionalization``, graphs write into their inputs and intermediates as the program does.
+    """
 
     forward: Compiler
     backward: Compiler
@@ -24,6 +27,7 @@ class CompilersInUse:
     partition: PartitionFunction = default_partition
     decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None
     keep_inference_input_mutations: bool = False
+    disable_functionalization: bool = False
 
     @classmethod
     def of(

@@ -41,12 +41,15 @@ def aot_function(
     *,
     dynamic: bool | None = False,
     enable_log: bool = True,
+    disable_functionalization: bool = False,
 ) -> Callable[..., Any]:
     """``fn``, with its forward and backward compiled when first called, and again for calls that do not fit.
 
     Missing compilers mean ``fw_compiler``. With ``dynamic=True`` one compilation serves all sizes that satisfy its
     guards; with ``None`` a size becomes dynamic when it changes. ``num_params_buffers`` says how many leading arguments
-    are parameters and buffers, and ``enable_log`` whether compilations are logged; neither changes results.
+    are parameters and buffers, and ``enable_log`` whether compilations are logged; neither changes results. With
+    ``disable_functionalization`` graphs write into their inputs and intermediates as ``fn`` does, for compilers that
+    want to see it so.
 
     >>> import torch
     >>> from precast.compilers import nop
@@ -62,6 +65,7 @@ def aot_function(
         partition=partition_fn,
         decompositions=decompositions,
         keep_inference_input_mutations=keep_inference_input_mutations,
+        disable_functionalization=disable_functionalization,
     )
     return compile_callable(fn, compilers=compilers, dynamic=dynamic, leading_state=num_params_buffers, logs=enable_log)
 
@@ -143,12 +147,21 @@ def aot_module_simplified(
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     keep_inference_input_mutations: bool = False,
     inference_compiler: CompilerFunction | None = None,
+    compiler_config_extra: Any = None,
+    ignore_shape_env: bool = False,
+    disable_functionalization: bool = False,
+    pre_grad_passes: Callable[[Any, Sequence[Any]], torch.nn.Module] | None = None,
+    compile_region_name: str | None = None,
 ) -> Callable[..., Any]:
     """A flat callable over ``mod``'s inputs, compiled now for inputs like ``args``; parameters are read at each call.
 
     Where ``args`` are fake tensors, as other tracers pass them, it is compiled at the first real call.
+    ``pre_grad_passes(mod, args)`` returns the module to compile. ``compiler_config_extra``, ``ignore_shape_env`` and
+    ``compile_region_name`` are taken for the sake of callers who pass them, and mean nothing here.
     """
     _check_module(mod, "aot_module_simplified")
+    if pre_grad_passes is not None:
+        mod = pre_grad_passes(mod, args)
     compilers = CompilersInUse.of(
         fw_compiler,
         bw_compiler,
@@ -156,6 +169,7 @@ def aot_module_simplified(
         partition=partition_fn,
         decompositions=decompositions,
         keep_inference_input_mutations=keep_inference_input_mutations,
+        disable_functionalization=disable_functionalization,
     )
     compiled = AotCallable(mod, compilers)
     if not any(is_fake(arg) or isinstance(arg, torch.SymInt) for arg in args):

@@ -12,6 +12,7 @@ from precast.lazy_names import lazy_name
 _HOMES = {
     "Backend": "precast.backend",
     "Compiler": "precast.backend",
+    "DebugInterpreter": "precast.debug.checking_interpreter",
     "debug_compile": "precast.debug.saved_graph",
     "debug_nop": "precast.debug.checking_interpreter",
     "default_decompositions": "precast.ops.decompositions",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from precast.compilers.fusion import nnc_jit as nnc_jit
     from precast.compilers.torchscript import simple_ts_compile as simple_ts_compile
     from precast.compilers.torchscript import ts_compile as ts_compile
+    from precast.debug.checking_interpreter import DebugInterpreter as DebugInterpreter
     from precast.debug.checking_interpreter import debug_nop as debug_nop
     from precast.debug.child_process import in_child_process as in_child_process
     from precast.debug.drawing import draw_graph as draw_graph

@@ -11,6 +11,7 @@ What each node of a graph computes on given inputs.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 import torch
@@ -117,18 +118,35 @@ def debug_nop(graph_module: fx.GraphModule, example_inputs: Sequence[object]) ->
     """Run the graph node by node and check every value against what tracing promised."""
 
     def run(*inputs: object) -> object:
-        return CheckingInterpreter(graph_module).run(*inputs)
+        return DebugInterpreter(graph_module).run(*inputs)
 
     return run
 
 
-class CheckingInterpreter(fx.Interpreter):
-    """Runs a graph once; symbols keep the values that this run gave them."""
+class DebugInterpreter(fx.Interpreter):
+    """Runs a graph and checks dtype, size, strides, device and symbolic sizes of every node's result.
+
+    What is not as its ``val`` promised raises a ``NodeMismatchError``. ``binding`` tells what symbols stood for in the
+    last run.
+
+    >>> from torch.fx.experimental.proxy_tensor import make_fx
+    >>> graph = make_fx(lambda x: x.sin() * 2, tracing_mode="fake")(torch.ones(3))
+    >>> DebugInterpreter(graph).run(torch.zeros(3))
+    tensor([0., 0., 0.])
+    >>> DebugInterpreter(graph).run(torch.zeros(4))
+    Traceback (most recent call last):
+    precast.errors.NodeMismatchError: node 'x_1' (%x_1 : [num_users=1] = placeholder[target=x_1]) has another size ...
+    """
 
     def __init__(self, graph_module: fx.GraphModule):
         super().__init__(graph_module)
         self.binding = SymbolBinding()
         self.extra_traceback = False  # our errors name the node and the line themselves
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        """Run the graph with these inputs, which may have other sizes than those of the last run."""
+        self.binding = SymbolBinding()
+        return super().run(*args, **options)
 
     def run_node(self, n: fx.Node) -> object:
         """Run one node and compare its result with the node's ``val``; what the op raises tells of the node too."""

@@ -9,7 +9,8 @@
 
 *Forward* nodes are what the forward outputs need, and what the forward does besides: random draws, effects.
 *Backward* nodes depend on a tangent, or are draws and effects of the backward. *Free* nodes are read by the backward
-only, yet depend on no tangent: either half may compute them. Nodes that nothing needs belong nowhere.
+only, yet depend on no tangent: either half may compute them, unless the graph writes into its values. Nodes that
+nothing needs belong nowhere.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ from torch.fx.node import Argument
 
 from precast.errors import InputValueError
 from precast.graph.nodes import is_backward
-from precast.ops.facts import is_pure, is_random
+from precast.ops.facts import is_mutating, is_pure, is_random
 
 NodeSet: TypeAlias = frozenset[fx.Node]
 
@@ -72,6 +73,10 @@ def classify(joint_module: fx.GraphModule, *, num_fwd_outputs: int) -> JointGrap
     needed = ancestors([*_only_nodes(gradients), *pinned_backward])
     backward = (needed & tied_to_backward) | frozenset(tangents)
     free = needed - backward - forward - frozenset(primals)
+    if any(is_mutating(node) for node in nodes if node.op == "call_function"):
+        # What is written into later has to be read when the program reads it.
+        early = frozenset(node for node in free if not is_backward(node))
+        forward, free = forward | early, free - early
     return JointGraph(
         module=joint_module,
         order=order,

@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 from torch import fx
 
 from precast.errors import MemoryBudgetError, OptionError
+from precast.ops.facts import is_mutating
 from precast.partition.classify import JointGraph, NodeSet, classify
-from precast.partition.default import values_read_by_backward
+from precast.partition.default import default_partition, values_read_by_backward
 from precast.partition.explanation import PartitionExplanation, attach_explanation, explain
 from precast.partition.network import Cut, Network, build_network, minimum_cut
 from precast.partition.policy import Verdict, judge
@@ -136,7 +137,15 @@ def min_cut_rematerialization_partition(
     Without a budget only cheap ops are recomputed. ``memory_budget`` allows a fraction (a float up to 1) of the bytes
     that ``default_partition`` saves, or a number of bytes (a whole number above 1), and recomputes costly ops to stay
     within it. Never saves more than ``default_partition``. ``explanation_of(forward)`` tells the reasons.
+    Nothing is recomputed in a graph that writes into its values: what a node gave is not what it would give again.
     """
+    if any(is_mutating(node) for node in joint_module.graph.nodes if node.op == "call_function"):
+        return default_partition(
+            joint_module,
+            joint_inputs,
+            num_fwd_outputs=num_fwd_outputs,
+            static_lifetime_input_indices=static_lifetime_input_indices,
+        )
     problem = pose(
         joint_module,
         num_fwd_outputs=num_fwd_outputs,

@@ -74,7 +74,8 @@ def gradient_function(function: FlatFunction, facts: BoundaryFacts) -> FlatFunct
         primals, tangents = inputs[: len(facts.inputs)], inputs[len(facts.inputs) :]
         # The first run has updated the caller's tensors already.
         pairs = zip(primals, facts.inputs, strict=True)
-        spared = [primal.clone() if fact.is_updated else primal for primal, fact in pairs]
+        with torch.enable_grad():
+            spared = [primal.clone() if fact.is_updated else primal for primal, fact in pairs]
         _, results = _forward(function, spared, facts)
         return _gradients(primals, results, tangents, facts, create_graph=True)
 

@@ -39,7 +39,7 @@ class TrainingFacts:
     ``tangent_orders``: the memory order that the backward was traced with, for each tangent. ``relevant``: the primals
     that gradients depend on. ``updated``: the primals that are changed by the call itself, ``late_updates``: those that
     are changed by its backward. ``saved`` identifies what the backward takes beside tangents, if there are several of
-    those, so that a backward for some of them can start from the same.
+    those, so that a backward for some of them can start from the same. ``writes``: graphs write into their values.
     """
 
     result_count: int
@@ -53,6 +53,7 @@ class TrainingFacts:
     is_random: bool
     late_updates: tuple[int, ...] = ()
     saved: tuple[str, ...] = ()
+    writes: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
     updated = [(i, number) for i, number in enumerate(facts.updated) if not facts.differentiable[i]]
     partial_backwards: dict[tuple[bool, ...], PartialBackward | None] = {}
     sizes_start, is_plain, is_random = count + saved_count, not special and not constant, facts.is_random
+    writes = facts.writes
 
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
@@ -150,7 +152,9 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             ctx.primals = inputs
             ctx.versions = [inputs[i]._version for i in relevant]
             outputs = forward_graph([*inputs])
-            ctx.save_for_backward(*outputs[count:sizes_start])
+            saved = outputs[count:sizes_start]
+            # Autograd would look for the history of a view of something that was written into meanwhile.
+            ctx.save_for_backward(*(map(_own, saved) if writes else saved))
             ctx.sizes = outputs[sizes_start:]
             ctx.set_materialize_grads(False)
             results = [_own(result) for result in outputs[:count]]

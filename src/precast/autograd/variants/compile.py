@@ -56,11 +56,12 @@ def _inference_parts(
 ) -> tuple[CallParts, BoundaryFacts]:
     """The call of the forward alone, and what is left to do around it."""
     traced = _trace(trace_inference, function, inputs, fakes, facts, job)
-    if job.compilers.keep_inference_input_mutations and not any((*traced.inputs, *traced.results)):
+    is_functional = not job.compilers.disable_functionalization
+    if job.compilers.keep_inference_input_mutations and is_functional and not any((*traced.inputs, *traced.results)):
         facts = keep_mutations(traced.module, facts)
         traced = replace(traced, results=(None,) * len(facts.values))
     _mark_state(traced, facts, job)
-    if not any((*traced.inputs, *traced.results)):
+    if is_functional and not any((*traced.inputs, *traced.results)):
         mark_updates(traced.module.graph, facts)
     compiled = start_graph(job.compilers.inference, traced.module, job.compilation.graph_name(INFERENCE))()
     # The program itself kept autograd from seeing what it does with them (no_grad blocks, detach).
@@ -81,7 +82,13 @@ def _trace(
 ) -> TracedGraph:
     try:
         return trace(
-            function, inputs, fakes, facts, decompositions=job.compilers.decompositions, module_names=job.module_names
+            function,
+            inputs,
+            fakes,
+            facts,
+            decompositions=job.compilers.decompositions,
+            module_names=job.module_names,
+            is_functional=not job.compilers.disable_functionalization,
         )
     except Exception as error:
         raise NotCapturedError(error) from error
@@ -116,8 +123,9 @@ def _training_parts(
         is_random=facts.is_random,
         late_updates=traced.late_updates,
         saved=identities_of_saved(traced.module, backward) if sum(facts.tangents) > 1 else (),
+        writes=job.compilers.disable_functionalization,
     )
-    if not any((*traced.inputs, *traced.results)):
+    if not (job.compilers.disable_functionalization or any((*traced.inputs, *traced.results))):
         mark_updates(forward.graph, facts, needed=training.relevant)
     # Both are begun before either is waited for.
     finish_forward = start_graph(job.compilers.forward, forward, job.compilation.graph_name(FORWARD))

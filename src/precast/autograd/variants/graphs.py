@@ -42,14 +42,23 @@ def trace_joint(
     *,
     decompositions: Decompositions | None,
     module_names: Mapping[int, str],
+    is_functional: bool = True,
 ) -> TracedGraph:
-    """``primals_1…n, tangents_1…m -> (updated inputs, outputs, bases, gradients)`` as one functional graph."""
+    """``primals_1…n, tangents_1…m -> (updated inputs, outputs, bases, gradients)`` as one graph."""
     joint = Joint(function, facts)
     while True:
         with fakes.mode:
             primals = fresh_copies(inputs)
             tangents = [*tangents_for(facts), *(_like(primals[number]) for number in joint.late_updates)]
-        traced = _trace_plain(joint, primals, tangents, fakes, decompositions=decompositions, module_names=module_names)
+        traced = _trace_plain(
+            joint,
+            primals,
+            tangents,
+            fakes,
+            decompositions=decompositions,
+            module_names=module_names,
+            is_functional=is_functional,
+        )
         if joint.seen == joint.late_updates:
             _take_current(traced.module, len(joint.seen))
             return replace(traced, late_updates=joint.seen)
@@ -79,6 +88,7 @@ def trace_inference(
     *,
     decompositions: Decompositions | None,
     module_names: Mapping[int, str],
+    is_functional: bool = True,
 ) -> TracedGraph:
     """``arg0_1…  -> (updated inputs, outputs, bases)`` as a functional graph."""
     with fakes.mode:
@@ -90,6 +100,7 @@ def trace_inference(
         fakes,
         decompositions=decompositions,
         module_names=module_names,
+        is_functional=is_functional,
     )
 
 
@@ -101,6 +112,7 @@ def _trace_plain(
     *,
     decompositions: Decompositions | None,
     module_names: Mapping[int, str],
+    is_functional: bool = True,
 ) -> TracedGraph:
     """Trace over the plain tensors inside the values; ``tangents`` are there for a joint graph only."""
     values = [*inputs, *(tangents or ())]
@@ -110,7 +122,7 @@ def _trace_plain(
     # A backward of the user's own is run here for the first time.
     with explained_failures():
         module = trace(
-            functionalized(plain_function),
+            functionalized(plain_function) if is_functional else plain_function,
             take_apart(values, layouts),
             fakes.mode,
             decompositions=decompositions,
@@ -130,7 +142,7 @@ def _input_names(primals: int, tangents: int, *, is_joint: bool) -> list[str]:
 def tidy(module: fx.GraphModule) -> fx.GraphModule:
     """Drop what tracing leaves behind: detached aliases, and nodes that nobody reads."""
     for node in module.graph.nodes:
-        # In a functional graph nothing is written to, so a detached alias is the value itself.
+        # A detached alias is the same memory, and so, to a graph, the same value.
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
     remove_dead_nodes(module.graph)

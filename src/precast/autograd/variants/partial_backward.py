@@ -49,6 +49,9 @@ def _compile(
     training: TrainingFacts,
     given: tuple[bool, ...],
 ) -> PartialBackward | None:
+    if job.compilers.disable_functionalization:
+        # Of graphs that write, a part is not what it is in the whole.
+        return None
     traced = trace_joint(
         function,
         inputs,
