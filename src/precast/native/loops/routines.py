@@ -107,9 +107,10 @@ def _attention(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tenso
     query, key, value, *mask = inputs
     scores = _scores(query, key, mask, numbers)
     sums = scores.logsumexp(-1)
-    # A row that sees nothing.
-    sums = sums.masked_fill(sums == -torch.inf, 0)
-    weights = (scores - sums[..., None]).exp()
+    sees_nothing = sums == -torch.inf
+    sums = sums.masked_fill(sees_nothing, 0)
+    # Not by the sums, which round large scores: weights would not add up to one.
+    weights = scores.softmax(-1).masked_fill(sees_nothing[..., None], 0)
     return (weights @ value.float()).to(query.dtype), sums
 
 

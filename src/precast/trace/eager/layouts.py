@@ -65,6 +65,8 @@ def as_eager_lies(func: Any, args: Sequence[Any], result: Any, mode: FakeTensorM
         return tuple(_laid_out(each, lambda _: args[0].stride(), mode) for each in result)
     if func is _aten.index.Tensor and _is_known(args[0]) and _is_known(result) and result.numel():
         return _laid_out(result, lambda _: _indexed_strides(args[0], args[1], result), mode)
+    if func is _aten.convolution.default and _runs_by_groups(args):
+        return _laid_out(result, lambda _: _strides_by_groups(*args), mode)
     if func in _VIEWS and args[0].ndim and 1 in (sizes := list(map(size_hint, result.shape))) and 0 not in sizes:
         return _viewed(args[0], result, mode)
     is_one = isinstance(func, OpOverload) and isinstance(result, torch.Tensor)
@@ -96,6 +98,20 @@ def _contiguous_strides(result: torch.Tensor) -> Strides:
 
 def _suggested_strides(source: torch.Tensor) -> Callable[[torch.Tensor], Strides]:
     return lambda result: torch.empty_like(result, memory_format=suggest_memory_format(source)).stride()
+
+
+def _runs_by_groups(arguments: Sequence[Any]) -> bool:
+    """Whether eager runs a convolution one group after the other: libraries that know groups have other names."""
+    source, weight, *_, groups = arguments
+    if groups == 1 or not (_is_known(source) and _is_known(weight)) or 0 in source.shape:
+        return False
+    return torch._C._select_conv_backend(*arguments, None).name.startswith("Slow")
+
+
+def _strides_by_groups(source: torch.Tensor, weight: torch.Tensor, bias: Any, *others: Any) -> Strides:
+    *settings, groups = others
+    pairs = zip(source.chunk(groups, 1), weight.chunk(groups, 0), strict=True)
+    return torch.cat([torch.convolution(*pair, None, *settings, 1) for pair in pairs], 1).stride()
 
 
 def _has_two_parts(source: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> bool:
