@@ -13,7 +13,9 @@ from tests.fuzz.judge import run
 from tests.fuzz.observe import observe_inference, observe_recorded
 from tests.fuzz.programs import Program
 
-_SUSPECTS = ("F.max_pool", "F.batch_norm", "F.instance_norm", "F.group_norm", "torch.lstm", ".topk", ".sort", "F.pixel_")
+_SUSPECTS = (
+    "F.max_pool", "F.batch_norm", "F.instance_norm", "F.group_norm", "F.pixel_", "torch.lstm", ".topk", ".sort",
+)  # fmt: skip
 _NORMS = ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
 
 

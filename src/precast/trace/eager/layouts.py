@@ -111,7 +111,7 @@ def _runs_by_groups(arguments: Sequence[Any]) -> bool:
 def _strides_by_groups(source: torch.Tensor, weight: torch.Tensor, bias: Any, *others: Any) -> Strides:
     *settings, groups = others
     pairs = zip(source.chunk(groups, 1), weight.chunk(groups, 0), strict=True)
-    return torch.cat([torch.convolution(*pair, None, *settings, 1) for pair in pairs], 1).stride()
+    return torch.cat([_aten.convolution.default(*pair, None, *settings, 1) for pair in pairs], 1).stride()
 
 
 def _has_two_parts(source: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> bool:
