@@ -115,9 +115,9 @@ class AotCallable:
             try:
                 variant, values = self._compile(args, kwargs, values, guard_key, numbers)
             except NotCapturedError as failure:
-                error = failure.error
+                error, keep = failure.error, failure.keep
             if variant is None:
-                return self._run_uncaptured(args, kwargs, error)
+                return self._run_uncaptured(args, kwargs, error, keep)
         return variant.run(values, (args, kwargs))
 
     def compile_for(self, *args: Any, **kwargs: Any) -> None:
@@ -264,7 +264,7 @@ class AotCallable:
         start = self._warm_start(values, guard_key, numbers, roots)
         if start is not None:
             later = partial(Later, self._function, args, kwargs, slots, job, roots, numbers)
-            restored = start.restore(self._function, values, job.compilation, later)
+            restored = start.restore(self._function, values, job.compilation, later, may_break=self._graph_breaks)
             if restored is not None:
                 return restored
         self._compilers.forward.get_ready(slots.read())
@@ -272,8 +272,13 @@ class AotCallable:
         from precast.autograd.variants.prepare import compile_call
 
         breaks = nullcontext() if self._order else allowed_breaks()
-        with breaks, _noted_code() if start is None else start.watching():
-            variant, parts = compile_call(self._function, args, kwargs, slots, job, roots, numbers)
+        try:
+            with breaks, _noted_code() if start is None else start.watching():
+                variant, parts = compile_call(self._function, args, kwargs, slots, job, roots, numbers)
+        except NotCapturedError as failure:
+            if start is not None:
+                failure.keep = partial(start.keep_uncaptured, failure.error)
+            raise
         if isinstance(variant, EagerVariant):
             return replace(variant, function=partial(self._run_in_pieces, None, False))
         if start is not None:
@@ -296,12 +301,15 @@ class AotCallable:
         positions = () if numbers is None else numbers.leaves
         return warm_start(self._function, values, guard_key, self._compilers, symbols, positions)
 
-    def _run_uncaptured(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
+    def _run_uncaptured(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, keep: Callable[[], None]
+    ) -> Any:
         """Run a call that cannot be captured, and calls like it later on; the program's own errors are eager's."""
         if not self._graph_breaks:
             raise error
         started = time.perf_counter()
         results = self._run_in_pieces(error, False, *args, **kwargs)
+        keep()
         seconds = time.perf_counter() - started
         reason, arguments = f"in pieces, since {error}", in_words((args, kwargs))
         variant = EagerVariant.of(partial(self._run_in_pieces, None, False))

@@ -37,10 +37,18 @@ Function = Callable[..., Any]
 
 
 class NotCapturedError(Exception):
-    """Tracing a program ended in ``error``: what a graph cannot record, or what the program itself raises."""
+    """Tracing a program ended in ``error``: what a graph cannot record, or what the program itself raises.
+
+    ``keep`` is called if it is the former: if the program runs in pieces, that can be known in other processes.
+    """
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+        self.keep: Callable[[], None] = _keep_nothing
+
+
+def _keep_nothing() -> None:
+    return
 
 
 class UncapturedForward(NamedTuple):
@@ -54,13 +62,18 @@ class UncapturedForward(NamedTuple):
     @classmethod
     def of(cls, function: Function, error: BaseException) -> "UncapturedForward":
         """What a failed capture tells."""
-        if isinstance(error, PrecastError):
-            return cls(function, error.at or "", f"{error.what} {error.why}", error.fix)
-        # Errors are told to people, and seldom: capture and its tracer need not be loaded before.
-        from precast.trace.provenance import users_line
+        return cls(function, *told_of(error))
 
-        text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        return cls(function, users_line(error.__traceback__) or "", text, "Move what fails out of the forward.")
+
+def told_of(error: BaseException) -> tuple[str, str, str]:
+    """The line that could not be captured, why, and what to do."""
+    if isinstance(error, PrecastError):
+        return error.at or "", f"{error.what} {error.why}".rstrip(), error.fix
+    # Errors are told to people, and seldom: capture and its tracer need not be loaded before.
+    from precast.trace.provenance import users_line
+
+    text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return users_line(error.__traceback__) or "", text, "Move what fails out of the forward."
 
 
 class GraphBreakWarning(UserWarning):

@@ -148,3 +148,38 @@ def test_a_frozen_model_starts_again_without_a_trace_over_weights_of_its_own(opt
         for _ in range(2):
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
     assert len(traces) == 1
+
+
+class Routed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()) for _ in range(2))
+        self.limit = 0.0
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.second(x) if x.sum().item() > self.limit else x
+
+
+def test_a_model_that_runs_in_pieces_starts_again_without_a_trace(options, traces):
+    model, counts = Routed(), []
+    for _ in range(2):
+        for x in (torch.ones(2, 4), -torch.ones(2, 4)):
+            compiled = start(model, options)
+            with pytest.warns(precast.GraphBreakWarning, match=r"test_standalone.py:[0-9]+[\s\S]*decides in Python"):
+                result = compiled(x)
+            torch.testing.assert_close(result, model(x))
+        counts.append(len(traces))
+    assert counts[0] == counts[1]
+    with pytest.raises(precast.errors.CaptureError, match="decides in Python"):
+        precast.compile(model, options=options, dynamic=False, fullgraph=True)(torch.ones(2, 4))
+
+
+def test_what_could_not_be_captured_is_traced_once_it_is_changed(options, traces, monkeypatch):
+    model, x = Routed(), torch.ones(2, 4)
+    with pytest.warns(precast.GraphBreakWarning):
+        start(model, options)(x)
+    monkeypatch.setattr(Routed, "forward", lambda self, x: self.second(self.first(x)))
+    before = len(traces)
+    torch.testing.assert_close(start(model, options)(x), model(x))
+    assert len(traces) == before + 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from precast.autograd.call_parts import CallParts
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.guards.state import StateGuards
+from precast.autograd.uncaptured import NotCapturedError, told_of
 from precast.autograd.variants.compiled import CompiledVariant
 from precast.autograd.warm.call_identity import describe_call, environment
 from precast.autograd.warm.dependencies import ENVIRONMENT, Dependency, DependencyRecorder, describe
@@ -18,7 +19,7 @@ from precast.autograd.warm.later import Later
 from precast.autograd.warm.stored_variant import compilers_by_kind, graph_data, size_check, variant_data, variant_of
 from precast.backend import CompiledFunction, Compiler
 from precast.cache import Indescribable, Store, content_key, open_store
-from precast.errors import PrecastError
+from precast.errors import CaptureError, PrecastError
 from precast.graph.compilation import Compilation
 from precast.options import as_options
 from precast.trace.state.reachable import reachable_state
@@ -32,6 +33,7 @@ _MOST_ALIKE = 8
 """How many calls that look alike before they are traced are kept: what they do may depend on sizes that are symbols."""
 _NAME_SETS = ("functions", "opened", "appended")
 
+_UNCAPTURED = "uncaptured"
 _IMPOSSIBLE = "a start without a trace is not possible, since the call depends on %s"
 _log = logging.getLogger("precast.autograd")
 
@@ -57,10 +59,13 @@ class WarmStart:
         values: Sequence[Any],
         compilation: Compilation,
         later: Callable[[StateGuards], Later],
+        *,
+        may_break: bool,
     ) -> CompiledVariant | None:
         """The call of ``function`` as it was compiled before, if all that it depended on is now as it was then.
 
-        Of several that were compiled for calls that look alike, the one whose sizes are those of ``values``.
+        Of several that were compiled for calls that look alike, the one whose sizes are those of ``values``. Raises
+        ``NotCapturedError`` if the call could not be captured, and ``may_break``: if it may run in pieces.
         """
         for number in range(_MOST_ALIKE):
             self._key = content_key([self._description.hexdigest(), str(number)])
@@ -72,7 +77,8 @@ class WarmStart:
             try:
                 with refusing_unruly():
                     _describe_all(content, now)
-                if now.hexdigest() == content["digest"]:
+                if now.hexdigest() == content["digest"] and (may_break or _UNCAPTURED not in content):
+                    _raise_uncaptured(content)
                     variant = self._variant(content, function, values, compilation, later)
                     if variant is None:
                         continue
@@ -119,19 +125,33 @@ class WarmStart:
             if parts.training is not None and self._recorder.runs_in_backward:
                 raise Indescribable("code that runs in the backward")
             data = variant_data(variant, parts)
-            self._recorder.finish()
-            data_names, code_names = list(self._recorder.data), list(self._recorder.code)
-            if self._description.reads_caches and ENVIRONMENT not in code_names:
-                code_names.append(ENVIRONMENT)
-            content: dict[str, Any] = {"data": data_names, "code": code_names}
-            content["reads"] = _reads_data(Reads.of(self._executed))
-            if ENVIRONMENT in code_names:
-                _describe_environment(self._description)
+            content = self._dependencies(self._recorder)
         except Indescribable as reason:
             _log.info(_IMPOSSIBLE, reason)
             return
-        content |= {"digest": self._description.hexdigest(), "variant": data}
+        content |= {"reads": _reads_data(Reads.of(self._executed)), "variant": data}
         self._put_when_complete(content, parts.graphs)
+
+    def keep_uncaptured(self, error: Exception) -> None:
+        """Keep that the call could not be captured: it then runs in pieces without being traced again."""
+        assert self._recorder is not None, "the call was watched"
+        try:
+            content = self._dependencies(self._recorder)
+        except Indescribable as reason:
+            _log.info(_IMPOSSIBLE, reason)
+            return
+        content[_UNCAPTURED] = told_of(error)
+        self._store.put(KIND, self._key, json.dumps(content).encode())
+
+    def _dependencies(self, recorder: DependencyRecorder) -> dict[str, Any]:
+        """The names of all that the trace depended on, and a hash of what they stand for. Raises Indescribable."""
+        recorder.finish()
+        code = list(recorder.code)
+        if self._description.reads_caches and ENVIRONMENT not in code:
+            code.append(ENVIRONMENT)
+        if ENVIRONMENT in code:
+            _describe_environment(self._description)
+        return {"data": list(recorder.data), "code": code, "digest": self._description.hexdigest()}
 
     def _put_when_complete(self, content: dict[str, Any], graphs: Mapping[str, CompiledFunction]) -> None:
         """Store the call when all of its graphs can be."""
@@ -152,6 +172,12 @@ class WarmStart:
 
         for kind, graph in graphs.items():
             compilers[kind].when_complete(graph, put)
+
+
+def _raise_uncaptured(content: Mapping[str, Any]) -> None:
+    if _UNCAPTURED in content:
+        at, why, fix = content[_UNCAPTURED]
+        raise NotCapturedError(CaptureError(why, at=at or None, why="", fix=fix))
 
 
 def _describe_all(content: Mapping[str, Any], description: Description) -> None:
