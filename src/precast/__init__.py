@@ -21,6 +21,7 @@ _HOMES = {
     "ExportBackwardSignature": "precast.export",
     "ExportGraphSignature": "precast.export",
     "ExportedProgram": "precast.export",
+    "FlatArgsAdapter": "precast.export",
     "GraphBreakWarning": "precast.autograd",
     "GraphSignature": "precast.autograd",
     "InputKind": "precast.export",
@@ -37,6 +38,7 @@ _HOMES = {
     "TensorArgument": "precast.export",
     "TokenArgument": "precast.export",
     "TrainStep": "precast.training",
+    "UnflattenedModule": "precast.export",
     "Variant": "precast.autograd",
     "aot_compile": "precast.packaging",
     "aot_export_joint_simple": "precast.autograd",
@@ -154,6 +156,7 @@ if TYPE_CHECKING:
     from precast.export import ExportBackwardSignature as ExportBackwardSignature
     from precast.export import ExportedProgram as ExportedProgram
     from precast.export import ExportGraphSignature as ExportGraphSignature
+    from precast.export import FlatArgsAdapter as FlatArgsAdapter
     from precast.export import InputKind as InputKind
     from precast.export import InputSpec as InputSpec
     from precast.export import ModuleCallEntry as ModuleCallEntry
@@ -164,6 +167,7 @@ if TYPE_CHECKING:
     from precast.export import SymIntArgument as SymIntArgument
     from precast.export import TensorArgument as TensorArgument
     from precast.export import TokenArgument as TokenArgument
+    from precast.export import UnflattenedModule as UnflattenedModule
     from precast.export import capture_pre_autograd_graph as capture_pre_autograd_graph
     from precast.export import dims as dims
     from precast.export import from_torch as from_torch

@@ -90,7 +90,7 @@ def test_parts_of_a_program():
     assert exported.graph_module.graph is exported.graph
     assert exported.call_spec.in_spec.num_leaves == 2
     assert exported.example_inputs[1] is not None
-    assert [entry.fqn for entry in exported.module_call_graph] == ["", "linear", "norm", "dropout"]
+    assert [entry.fqn for entry in exported.module_call_graph] == ["", "linear", "norm", "dropout", "again"]
     ((symbol, bounds),) = exported.range_constraints.items()
     # Of one row, a batch norm that trains knows no variance.
     assert (str(symbol)[0], int(bounds.lower)) == ("s", 2)

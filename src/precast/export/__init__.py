@@ -13,7 +13,7 @@ from precast.export.save import save
 from precast.export.signature import ExportBackwardSignature, ExportGraphSignature
 from precast.export.torch_files.convert import from_torch
 from precast.export.tracepoints import ModuleCallEntry, ModuleCallSignature
-from precast.export.unflatten import unflatten
+from precast.export.unflatten import FlatArgsAdapter, UnflattenedModule, unflatten
 from precast.graph.signature import (
     ConstantArgument,
     CustomObjArgument,
@@ -38,6 +38,7 @@ __all__ = [
     "ExportBackwardSignature",
     "ExportGraphSignature",
     "ExportedProgram",
+    "FlatArgsAdapter",
     "InputKind",
     "InputSpec",
     "ModuleCallEntry",
@@ -48,6 +49,7 @@ __all__ = [
     "SymIntArgument",
     "TensorArgument",
     "TokenArgument",
+    "UnflattenedModule",
     "aot_compile",
     "aot_load",
     "capture_pre_autograd_graph",

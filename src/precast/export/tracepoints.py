@@ -21,9 +21,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
 from precast.errors import InputValueError
-from precast.graph.nodes import set_value
+from precast.graph.nodes import called_path_of, set_value
 from precast.graph.program import Program
-from precast.graph.signature import ArgumentSpec, ConstantArgument, TensorArgument
+from precast.graph.signature import ArgumentSpec, ConstantArgument, SymIntArgument, TensorArgument
+from precast.trace.record import argument_spec
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,13 @@ class CallSpec:
 
 
 _library = torch.library.Library("precast", "DEF")
-_library.define("tracepoint(Tensor[] values, str path, bool entering) -> ()")
-_library.impl("tracepoint", lambda values, path, entering: None, "CompositeExplicitAutograd")
+_library.define("tracepoint(Tensor[] values, SymInt[] sizes, str path, bool entering) -> ()")
+_library.impl("tracepoint", lambda values, sizes, path, entering: None, "CompositeExplicitAutograd")
 
 
 @dataclass(frozen=True)
 class _Side:
-    """The inputs or outputs of one call: their tree, and for leaves that are no tensors, what they were."""
+    """The inputs or outputs of one call: their tree, and for each leaf the class of a tensor or size, or its value."""
 
     tree: pytree.TreeSpec
     leaves: tuple[Any, ...]
@@ -76,9 +77,10 @@ class Tracepoints:
     @contextmanager
     def marked(self, mod: torch.nn.Module, paths: Sequence[str]) -> Iterator[None]:
         """While active, calls of these submodules leave marks."""
+        # One module may have several of the paths: the marks tell by which one it was called.
+        submodules = {id(submodule): (path, submodule) for path in paths for submodule in [_submodule(mod, path)]}
         with ExitStack() as stack:
-            for path in paths:
-                submodule = _submodule(mod, path)
+            for path, submodule in submodules.values():
                 self.names[path] = tuple(inspect.signature(submodule.forward).parameters)
                 stack.enter_context(patch.object(submodule, "forward", self._marking(submodule, path)))
             yield
@@ -97,10 +99,11 @@ class Tracepoints:
 
     def _mark(self, path: str, values: Any, *, entering: bool) -> None:
         leaves, tree = pytree.tree_flatten(values)
-        kept = tuple(None if isinstance(leaf, torch.Tensor) else ConstantArgument("", leaf) for leaf in leaves)
+        traced = (torch.Tensor, torch.SymInt)
+        kept = tuple(type(leaf) if isinstance(leaf, traced) else ConstantArgument("", leaf) for leaf in leaves)
         self.sides.setdefault(path, []).append(_Side(tree, kept))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        torch.ops.precast.tracepoint(tensors, path, entering)
+        tensors, sizes = ([leaf for leaf in leaves if isinstance(leaf, kind)] for kind in traced)
+        torch.ops.precast.tracepoint(tensors, sizes, path, entering)
 
     def read_off(self, program: Program) -> tuple[Program, list[ModuleCallEntry]]:
         """The program without the marks, and an entry for each call that they marked."""
@@ -108,7 +111,7 @@ class Tracepoints:
         marks: dict[str, list[fx.Node]] = {}
         for node in list(graph.nodes):
             if node.target is torch.ops.precast.tracepoint.default:
-                marks.setdefault(str(node.args[1]), []).append(node)
+                marks.setdefault(str(node.args[2]), []).append(node)
         entries = [entry for path, nodes in marks.items() for entry in self._entries(path, nodes)]
         for node in (node for nodes in marks.values() for node in nodes):
             graph.erase_node(node)
@@ -126,7 +129,8 @@ class Tracepoints:
                 out_spec=outputs.tree,
                 forward_arg_names=self.names[path],
             )
-            yield ModuleCallEntry(path if number == 0 else f"{path}@{number // 2}", signature)
+            called = called_path_of(nodes[number])
+            yield ModuleCallEntry(called or (path if number == 0 else f"{path}@{number // 2}"), signature)
 
 
 def with_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> Program:
@@ -140,8 +144,9 @@ def with_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> Program:
             for entering in (True, False) if entry.signature else ():
                 assert entry.signature is not None, "checked above"
                 arguments = entry.signature.inputs if entering else entry.signature.outputs
-                values = [nodes[argument.name] for argument in arguments if isinstance(argument, TensorArgument)]
-                mark = graph.call_function(torch.ops.precast.tracepoint.default, (values, entry.fqn, entering))
+                kinds = (TensorArgument, SymIntArgument)
+                values, sizes = ([nodes[a.name] for a in arguments if isinstance(a, kind)] for kind in kinds)
+                mark = graph.call_function(torch.ops.precast.tracepoint.default, (values, sizes, entry.fqn, entering))
                 set_value(mark, None)
     return program.replace(graph=graph)
 
@@ -150,7 +155,7 @@ def without_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> tuple[P
     """The program without marks, and the same calls by the names that their values have now."""
     graph = program.copy_graph()
     marks = [node for node in graph.nodes if node.target is torch.ops.precast.tracepoint.default]
-    names = {(mark.args[1], mark.args[2]): [node.name for node in pytree.tree_leaves(mark.args[0])] for mark in marks}
+    names = {(mark.args[2], mark.args[3]): mark for mark in marks}
     for mark in marks:
         graph.erase_node(mark)
     renamed = [
@@ -169,9 +174,9 @@ def without_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> tuple[P
     return (program.replace(graph=graph) if marks else program), renamed
 
 
-def _renamed(arguments: Sequence[ArgumentSpec], names: Sequence[str]) -> tuple[ArgumentSpec, ...]:
-    remaining = iter(names)
-    return tuple(TensorArgument(next(remaining)) if isinstance(a, TensorArgument) else a for a in arguments)
+def _renamed(arguments: Sequence[ArgumentSpec], mark: fx.Node) -> tuple[ArgumentSpec, ...]:
+    named = {TensorArgument: torch.Tensor, SymIntArgument: torch.SymInt}
+    return _arguments(_Side(pytree.treespec_leaf(), tuple(named.get(type(a), a) for a in arguments)), mark)
 
 
 def _submodule(mod: torch.nn.Module, path: str) -> torch.nn.Module:
@@ -186,5 +191,8 @@ def _submodule(mod: torch.nn.Module, path: str) -> torch.nn.Module:
 
 
 def _arguments(side: _Side, mark: fx.Node) -> tuple[ArgumentSpec, ...]:
-    tensors = iter(pytree.tree_leaves(mark.args[0]))
-    return tuple(TensorArgument(next(tensors).name) if leaf is None else leaf for leaf in side.leaves)
+    tensors, sizes = (iter(pytree.tree_leaves(values)) for values in mark.args[:2])
+    return tuple(
+        leaf if isinstance(leaf, ArgumentSpec) else argument_spec(next(sizes if leaf is torch.SymInt else tensors), 0)
+        for leaf in side.leaves
+    )

@@ -2,149 +2,250 @@
 
 Before: ``module(x)``: one flat graph over ``encoder.layer.weight``
 After:  ``module(x)`` calls ``module.encoder``, which calls ``module.encoder.layer``, which owns ``weight``.
-
-Calls of submodules in the form that the original used, where the program kept their signature.
-
-Before: ``linear = head(x)``, with whatever the graph happens to pass
-After:  ``call = head(x, factor=2); linear = call['y']``, so that ``head`` can be exchanged for another module.
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.graph import CodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
+from precast.errors import ExportError
+from precast.export.kept_calls import KeptCall, kept_calls
 from precast.export.program import ExportedProgram
-from precast.export.tracepoints import ModuleCallSignature
-from precast.export.unlift import CallCodeGen, ExportedModule, ensure_module, finish_module
-from precast.graph.nodes import set_value, value_of
-from precast.graph.signature import ArgumentSpec, TensorArgument
-from precast.trace.capture.call import as_identifier
-from precast.trace.capture.prepare import unique_names
+from precast.export.unlift import ExportedModule, ensure_module, finish_module
+from precast.graph.nodes import has_value, set_value, value_of
 
-_PLAIN = (tuple, list, dict)
+Stack = Sequence[tuple[str, tuple[str, str]]]
+"""The calls around a node, outermost first: key → (path, class)."""
 
 
-@dataclass(frozen=True)
-class KeptCall:
-    """One call whose signature was kept: its leaves in and out, as nodes of the flat graph or as constants."""
+class FlatArgsAdapter(ABC):
+    """Turns the leaves of a call with another tree of arguments into those of the tree that the program has."""
 
-    signature: ModuleCallSignature
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-
-    def fits(self, read: Sequence[fx.Node], results: Sequence[fx.Node], inside: set[fx.Node]) -> bool:
-        """Whether the nodes ``inside`` need no more than the signature passes: no state of others, no updates."""
-        given = set(filter(_is_node, self.inputs))
-        made = set(filter(_is_node, self.outputs))
-        return set(read) <= given and set(results) <= made and made <= given | inside
-
-    def codegen(self) -> CodeGen:
-        """Takes and gives the original trees."""
-        positional, named = self.signature.in_spec.children()
-        known = (self.signature.forward_arg_names or ())[: positional.num_children]
-        missing = [f"argument_{i}" for i in range(len(known), positional.num_children)]
-        names = unique_names([as_identifier(name) for name in (*known, *missing, *named.context)])
-        return CallCodeGen(_PyTreeInfo(names, self.signature.in_spec, self.signature.out_spec))
-
-    def arguments(self, copied: Callable[[fx.Node], fx.Node]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the caller's graph passes."""
-        leaves = [copied(leaf) if _is_node(leaf) else leaf for leaf in self.inputs]
-        args, kwargs = pytree.tree_unflatten(leaves, self.signature.in_spec)
-        return args, kwargs
-
-    def results(self, called: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
-        """Each value of the flat graph that comes back, with the node that takes it out of what was returned."""
-        places, _ = pytree.tree_flatten_with_path(
-            pytree.tree_unflatten(range(len(self.outputs)), self.signature.out_spec)
-        )
-        taken = {value: path for (path, _), value in zip(places, self.outputs, strict=True) if _is_node(value)}
-        return [(value, _taken(called, path)) for value, path in taken.items()]
+    @abstractmethod
+    def adapt(
+        self,
+        target_spec: pytree.TreeSpec,
+        input_spec: pytree.TreeSpec,
+        input_args: list[Any],
+        metadata: dict[str, Any] | None = None,
+        obj: Any | None = None,
+    ) -> list[Any]:
+        """The leaves in the order of ``target_spec``."""
 
 
-def kept_calls(
-    signatures: Mapping[str, ModuleCallSignature | None], nodes: Mapping[str, fx.Node]
-) -> dict[str, KeptCall]:
-    """By path, the calls that a graph can spell: trees of tuples, lists and dicts over values of the flat graph."""
-    calls: dict[str, KeptCall] = {}
-    for path, signature in signatures.items():
-        if signature is None or not (_is_plain(signature.in_spec) and _is_plain(signature.out_spec)):
-            continue
-        inputs, outputs = (_leaves(side, nodes) for side in (signature.inputs, signature.outputs))
-        if inputs is not None and outputs is not None:
-            calls[path] = KeptCall(signature, inputs, outputs)
-    return calls
+class UnflattenedModule(ExportedModule):
+    """What ``unflatten`` returns: called and checked as the exported module, made of submodules."""
+
+    def type_name(self) -> str | None:
+        """The class of the original module."""
+        name: str | None = self.meta.get("type_name")
+        return name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        adapter: FlatArgsAdapter | None = self.meta.get("flat_args_adapter")
+        if adapter is not None:
+            wanted: pytree.TreeSpec = self.meta["call_convention"].in_tree
+            leaves, tree = pytree.tree_flatten((args, kwargs))
+            if tree != wanted:
+                args, kwargs = pytree.tree_unflatten(adapter.adapt(wanted, tree, leaves), wanted)
+        return super().__call__(*args, **kwargs)
 
 
-def _leaves(arguments: Sequence[ArgumentSpec], nodes: Mapping[str, fx.Node]) -> tuple[Any, ...] | None:
-    if any(isinstance(argument, TensorArgument) and argument.name not in nodes for argument in arguments):
-        return None
-    return tuple(nodes[a.name] if isinstance(a, TensorArgument) else getattr(a, "value", None) for a in arguments)
+class Submodule(fx.GraphModule):
+    """A submodule with its own part of the graph."""
+
+    def type_name(self) -> str | None:
+        """The class of the original submodule."""
+        name: str | None = self.meta.get("type_name")
+        return name
 
 
-def _is_node(value: object) -> bool:
-    return isinstance(value, fx.Node)
+class CallsInTurn(torch.nn.Module):
+    """A submodule whose calls do different things: each call of the program's runs the next graph."""
+
+    def __init__(self, calls: Sequence[Submodule]) -> None:
+        super().__init__()
+        first = calls[0]
+        for call in calls[1:]:
+            for own, others in ((first._parameters, call._parameters), (first._buffers, call._buffers)):
+                own |= {name: value for name, value in others.items() if name not in own}
+            call._parameters, call._buffers = first._parameters, first._buffers
+        self._parameters, self._buffers, self._modules = first._parameters, first._buffers, first._modules
+        self._non_persistent_buffers_set = first._non_persistent_buffers_set
+        # In a tuple, since modules that are attributes would be further submodules.
+        self._calls, self._number = tuple(calls), 0
+
+    @property
+    def hidden_modules(self) -> list[torch.nn.Module]:
+        """The modules that take turns, which are no submodules: ``state_dict`` has their state once."""
+        return [each for call in self._calls for each in call.modules()]
+
+    def type_name(self) -> str | None:
+        """The class of the original submodule."""
+        return self._calls[0].type_name()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        call = self._calls[self._number]
+        self._number = (self._number + 1) % len(self._calls)
+        return call(*args, **kwargs)
 
 
-def _is_plain(tree: pytree.TreeSpec) -> bool:
-    return tree.is_leaf() or (tree.type in _PLAIN and all(map(_is_plain, tree.children())))
-
-
-def _taken(called: fx.Node, path: Sequence[Any]) -> fx.Node:
-    value = called
-    for step in path:
-        key = step.idx if isinstance(step, pytree.SequenceKey) else step.key
-        value = called.graph.call_function(operator.getitem, (value, key))
-    return value
-
-
-def unflatten(program: ExportedProgram) -> ExportedModule:
+def unflatten(module: ExportedProgram, flat_args_adapter: FlatArgsAdapter | None = None) -> UnflattenedModule:
     """A module with the original's submodules, each running its own part of the graph; called as the original was.
 
-    A submodule that was called again later, with other nodes between, is there a second time as ``name@1``, over the
-    same parameters. A submodule whose call signature was kept is called by it, and so can be exchanged; except where it
-    needs more than its arguments, as for a second call over the same state, or updates buffers.
+    A submodule that is shared stays one object. One that does something else when it is called again is there a second
+    time as ``name@1``, over the same parameters. A submodule whose call signature was kept is called by it, and so can
+    be exchanged; except where it needs more than its arguments, as for values of other submodules' updated buffers.
+    Calls with another tree of arguments go through ``flat_args_adapter``.
 
     >>> from precast.export import export
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
     >>> [name for name, _ in unflatten(export(model, (torch.ones(1, 2),))).named_children()]
     ['0', '1']
     """
-    flat = program.module()
-    nodes = [node for node in flat.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
-    signatures = {entry.fqn: entry.signature for entry in program.module_call_graph if entry.fqn}
-    kept = kept_calls(signatures, {node.name: node for node in flat.graph.nodes})
-    level = _Level("", 0, flat, kept)
+    if module.graph_signature.backward_signature is not None:
+        raise ExportError(
+            "A program with gradients has no module hierarchy.",
+            why="its gradients belong to no submodule",
+            fix="Unflatten the program that it was made from.",
+        )
+    flat = module.module()
+    signatures = {entry.fqn: entry.signature for entry in module.module_call_graph if entry.fqn}
+    plan = _Plan(
+        flat,
+        kept_calls(signatures, {node.name: node for node in flat.graph.nodes}),
+        _names_of_state(flat, module),
+        _stacks(flat.graph),
+    )
+    level = _Level(plan, "", 0)
     level.take_inputs([node for node in flat.graph.nodes if node.op == "placeholder"])
-    level.add(nodes)
+    level.add([node for node in flat.graph.nodes if node.op not in ("placeholder", "get_attr", "output")])
     output = flat.graph.output_node()
     level.graph.output(fx.map_arg(output.args[0], level.copied))
     level.graph.set_codegen(flat.graph._codegen)
-    module = ExportedModule(level.root, level.graph, "UnflattenedModule")
-    return finish_module(module, flat)
+    level.take_turns()
+    made = UnflattenedModule(level.root, level.graph, "UnflattenedModule")
+    for entry in module.module_call_graph:
+        if "@" not in entry.fqn:
+            ensure_module(made, entry.fqn)
+    finish_module(made, flat)
+    _order_submodules(made, [entry.fqn for entry in module.module_call_graph])
+    made.register_state_dict_post_hook(_drop_repeated)  # type: ignore[no-untyped-call]
+    made.register_load_state_dict_pre_hook(_add_repeated)  # type: ignore[no-untyped-call]
+    made.meta |= {"type_name": plan.root_kind, "flat_args_adapter": flat_args_adapter}
+    return made
+
+
+def _drop_repeated(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """The state of ``name@1`` is that of ``name``."""
+    for key in [key for key in state if key.startswith(prefix) and _original_name(key) in {*state} - {key}]:
+        del state[key]
+
+
+def _add_repeated(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name, _value in (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ):
+        if (original := f"{prefix}{_original_name(name)}") in state:
+            state.setdefault(f"{prefix}{name}", state[original])
+
+
+def _original_name(name: str) -> str:
+    return ".".join(part.partition("@")[0] for part in name.split("."))
+
+
+def _names_of_state(flat: ExportedModule, program: ExportedProgram) -> dict[str, list[str]]:
+    """Every name that the state has which the flat graph reads, by the one that it reads it by."""
+    names = {str(node.target): [str(node.target)] for node in flat.graph.nodes if node.op == "get_attr"}
+    for alias, name in program.origin.aliases:
+        names.setdefault(name, [name]).append(alias)
+    return names
+
+
+def _stacks(graph: fx.Graph) -> dict[fx.Node, Stack]:
+    """The calls around every node; one that does not tell is where both its neighbours are."""
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    told = [list((node.meta.get("nn_module_stack") or {}).items()) for node in nodes]
+    before: list[Stack] = [()]
+    after: list[Stack] = [()]
+    for stack in told:
+        before.append(stack or before[-1])
+    for stack in reversed(told):
+        after.append(stack or after[-1])
+    return {node: told[i] or _common(before[i], after[len(nodes) - 1 - i]) for i, node in enumerate(nodes)}
+
+
+def _common(first: Stack, second: Stack) -> Stack:
+    shared = []
+    for one, other in zip(first, second, strict=False):
+        if one[0] != other[0]:
+            break
+        shared.append(one)
+    return shared
+
+
+@dataclass
+class _Plan:
+    """What all levels share: the flat module, calls whose signature was kept, names of state, and where nodes are."""
+
+    flat: ExportedModule
+    kept: Mapping[str, KeptCall]
+    state_names: Mapping[str, list[str]]
+    stacks: Mapping[fx.Node, Stack]
+    made: dict[str, Submodule] = field(default_factory=dict)
+
+    @property
+    def root_kind(self) -> str | None:
+        return next((stack[0][1][1] for stack in self.stacks.values() if stack), None)
+
+    def value_at(self, target: str) -> Any:
+        owner, _, name = target.rpartition(".")
+        return getattr(self.flat.get_submodule(owner), name)
+
+    def one_of_each(self, module: Submodule) -> Submodule:
+        """The module, or one made before that does the same over the same state, if it has any."""
+        form, has_parts = _form(module)
+        return self.made.setdefault(form, module) if has_parts else module
+
+
+def _form(module: Submodule) -> tuple[str, bool]:
+    """What a graph does, over which state and by which submodules, and whether it has any of these."""
+    numbers = {node: f"%{number}" for number, node in enumerate(module.graph.nodes)}
+    lines: list[object] = [getattr(module.graph._codegen, "pytree_info", None)]
+    has_parts = False
+    for node in module.graph.nodes:
+        told: object = None if node.op == "placeholder" else node.target
+        if node.op in ("get_attr", "call_module"):
+            told, has_parts = id(_attribute(module, str(node.target))), True
+        lines.append((node.op, told, str(fx.map_arg((node.args, node.kwargs), numbers.__getitem__))))
+    return str(lines), has_parts
+
+
+def _attribute(module: torch.nn.Module, path: str) -> object:
+    owner, _, name = path.rpartition(".")
+    return getattr(module.get_submodule(owner), name)
 
 
 @dataclass
 class _Level:
-    """The graph of one module on its way: its dotted path, how deep it is, and what it has read so far.
+    """The graph of one module on its way: its dotted path, how deep it is, and what it has read so far."""
 
-    A module that is there a second time does not own its state, but is given it.
-    """
-
+    plan: _Plan
     path: str
     depth: int
-    flat: ExportedModule
-    kept: Mapping[str, KeptCall]
-    owns_state: bool = True
     graph: fx.Graph = field(default_factory=fx.Graph)
     root: torch.nn.Module = field(default_factory=torch.nn.Module)
     copies: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    calls: dict[str, list[tuple[fx.Node, Submodule]]] = field(default_factory=dict)
+    unkept: set[str] = field(default_factory=set)
 
     def take_inputs(self, nodes: Sequence[fx.Node]) -> None:
         for node in nodes:
@@ -152,37 +253,43 @@ class _Level:
             self.copies[node].meta = dict(node.meta)
 
     def add(self, nodes: Sequence[fx.Node]) -> None:
-        """Nodes of this module itself are copied; a run of nodes of one submodule becomes a call of it."""
+        """Nodes of this module itself are copied; a run of nodes of one call of a submodule becomes that call."""
         for child, run in groupby(nodes, key=self._child_of):
             if child is None:
                 for node in run:
                     self.copies[node] = self.graph.node_copy(node, self.copied)
             else:
-                self._call(child, list(run))
+                self._call(*child, list(run))
 
-    def _child_of(self, node: fx.Node) -> str | None:
-        stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-        inner = stack[self.depth + 1] if len(stack) > self.depth + 1 else None
-        return inner if inner and inner.startswith(f"{self.path}." if self.path else "") else None
+    def _child_of(self, node: fx.Node) -> tuple[str, str, str] | None:
+        """The call of a submodule that a node belongs to: its key, the submodule's path and its class."""
+        stack = self.plan.stacks[node]
+        if len(stack) <= self.depth + 1:
+            return None
+        key, (path, kind) = stack[self.depth + 1]
+        return (key, path, kind) if path.startswith(f"{self.path}." if self.path else "") and path else None
 
     def copied(self, node: fx.Node) -> fx.Node:
-        """The node in this graph; attributes are read when they are first needed."""
-        if node not in self.copies:
-            assert node.op == "get_attr", f"{node.name} is read before it is computed"
-            target = self._relative(str(node.target))
-            self._own(target, str(node.target))
+        """The node in this graph; attributes are read, and sizes computed, when they are first needed."""
+        if node not in self.copies and node.op == "get_attr":
+            target = self._own_name(str(node.target))
+            self._own(target, self.plan.value_at(str(node.target)))
             self.copies[node] = self.graph.create_node("get_attr", target, name=node.name)
             self.copies[node].meta = dict(node.meta)
+        elif node not in self.copies:
+            assert _is_size(node), f"{node.name} is read before it is computed"
+            self.copies[node] = self.graph.node_copy(node, self.copied)
         return self.copies[node]
 
-    def _relative(self, target: str) -> str:
-        return target.removeprefix(f"{self.path}.") if self.path else target
+    def _own_name(self, target: str) -> str:
+        """The name under which this module has some state; what is another's is held under a name of its own."""
+        start = f"{self.path}." if self.path else ""
+        own = [name for name in self.plan.state_names[target] if name.startswith(start)]
+        return own[0].removeprefix(start) if own else target.replace(".", "_")
 
-    def _own(self, target: str, full: str) -> None:
-        owner, _, name = full.rpartition(".")
-        home = self.flat.get_submodule(owner)
-        place = ensure_module(self.root, target.rpartition(".")[0])
-        value = getattr(home, name)
+    def _own(self, target: str, value: Any) -> None:
+        owner, _, name = target.rpartition(".")
+        place = ensure_module(self.root, owner)
         if isinstance(value, torch.nn.Module):
             place.add_module(name, value)
         elif isinstance(value, torch.nn.Parameter):
@@ -190,34 +297,36 @@ class _Level:
         else:
             place.register_buffer(name, value)
 
-    def _reads_by_itself(self, node: fx.Node) -> bool:
+    def reads_by_itself(self, node: fx.Node) -> bool:
         """Whether the module reads an attribute and is not given it: its own state, and graphs of control flow."""
         if node.op != "get_attr":
             return False
-        is_own = self.owns_state and str(node.target).startswith(f"{self.path}.")
-        return is_own or isinstance(self._graph_at(node), fx.GraphModule)
+        is_own = any(name.startswith(f"{self.path}.") for name in self.plan.state_names[str(node.target)])
+        return is_own or isinstance(self.plan.value_at(str(node.target)), fx.GraphModule)
 
-    def _graph_at(self, node: fx.Node) -> object:
-        owner, _, name = str(node.target).rpartition(".")
-        return getattr(self.flat.get_submodule(owner), name)
-
-    def _call(self, path: str, run: list[fx.Node]) -> None:
+    def _call(self, key: str, path: str, kind: str, run: list[fx.Node]) -> None:
         inside = set(run)
         read = list(dict.fromkeys(n for node in run for n in node.all_input_nodes if n not in inside))
         outputs = [node for node in run if any(user not in inside for user in node.users)]
-        target = self._fresh(self._relative(path))
-        level = _Level(path, self.depth + 1, self.flat, self.kept, self.owns_state and "@" not in target)
-        inputs = [node for node in read if not level._reads_by_itself(node)]
-        kept = self.kept.get(f"{self.path}.{target}" if self.path else target)
+        level = _Level(self.plan, path, self.depth + 1)
+        inputs = [node for node in read if not level.reads_by_itself(node)]
+        number = key.rpartition("@")[2]
+        kept = self.plan.kept.get(f"{path}@{number}" if number.isdigit() and "@" in key else path)
         name = f"from_{run[-1].name}"
-        if kept is not None and kept.fits(inputs, outputs, inside):
-            self._install(target, level.as_kept(kept, run))
-            called = self.graph.create_node("call_module", target, *kept.arguments(self.copied), name=name)
+        target = path.removeprefix(f"{self.path}.") if self.path else path
+        if kept is not None and kept.fits(level.needed(inputs, kept), outputs, inside):
+            made = self._installed(target, level.as_kept(kept, run, kind))
+            called = self.graph.create_node("call_module", made[0], *kept.arguments(self.copied), name=name)
             for node, taken in kept.results(called):
                 self._note(node, taken)
-            return
-        self._install(target, level.as_called(inputs, outputs, run))
-        called = self.graph.create_node("call_module", target, tuple(map(self.copied, inputs)), name=name)
+        else:
+            self.unkept.add(target)
+            made = self._installed(target, level.as_called(inputs, outputs, run, kind))
+            called = self.graph.create_node("call_module", made[0], tuple(map(self.copied, inputs)), name=name)
+            self._take_outputs(called, outputs)
+        self.calls.setdefault(target, []).append((called, made[1]))
+
+    def _take_outputs(self, called: fx.Node, outputs: Sequence[fx.Node]) -> None:
         if len(outputs) == 1:
             self._note(outputs[0], called)
             return
@@ -225,44 +334,109 @@ class _Level:
         for position, node in enumerate(outputs):
             self._note(node, self.graph.call_function(operator.getitem, (called, position)))
 
+    def needed(self, inputs: Sequence[fx.Node], kept: KeptCall) -> list[fx.Node]:
+        """What a call by its kept signature must be given: sizes of its arguments it computes, constants it holds."""
+        given = set(kept.inputs)
+        return [node for node in inputs if node not in given and not self._is_at_hand(node, given)]
+
+    def _is_at_hand(self, node: fx.Node, given: set[Any]) -> bool:
+        if node in given:
+            return True
+        if node.op == "get_attr":
+            value = self.plan.value_at(str(node.target))
+            is_constant = str(node.target) in dict(self.plan.flat.meta["unsaved"])
+            return is_constant and not _is_written(node) and isinstance(value, torch.Tensor)
+        return _is_size(node) and all(self._is_at_hand(each, given) for each in node.all_input_nodes)
+
     def as_called(
-        self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], run: Sequence[fx.Node]
-    ) -> fx.GraphModule:
+        self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], run: Sequence[fx.Node], kind: str
+    ) -> Submodule:
         """A submodule that takes and gives just what the graph around it needs."""
         self.take_inputs(inputs)
         self.add(run)
         results = [self.copies[node] for node in outputs]
         self.graph.output(results[0] if len(results) == 1 else tuple(results))
-        return self._module()
+        return self._module(kind)
 
-    def as_kept(self, kept: KeptCall, run: Sequence[fx.Node]) -> fx.GraphModule:
+    def as_kept(self, kept: KeptCall, run: Sequence[fx.Node], kind: str) -> Submodule:
         """A submodule that takes and gives what the original did."""
         for leaf in kept.inputs:
-            if isinstance(leaf, fx.Node):
+            if isinstance(leaf, fx.Node) and leaf not in self.copies:
                 self.take_inputs([leaf])
             else:
                 self.graph.placeholder("constant")
         self.add(run)
         self.graph.output(tuple(self.copied(leaf) if isinstance(leaf, fx.Node) else leaf for leaf in kept.outputs))
         self.graph.set_codegen(kept.codegen())
-        return self._module()
+        return self._module(kind)
 
-    def _module(self) -> fx.GraphModule:
-        return fx.GraphModule(self.root, self.graph, "Submodule")
+    def _module(self, kind: str) -> Submodule:
+        self.take_turns()
+        made = Submodule(self.root, self.graph, "Submodule")
+        made.meta["type_name"] = kind
+        return made
 
-    def _install(self, target: str, module: fx.GraphModule) -> None:
+    def take_turns(self) -> None:
+        """Make one module of several calls by a kept signature that do different things."""
+        for target, calls in self.calls.items():
+            if target in self.unkept or len({id(module) for _, module in calls}) == 1:
+                continue
+            for node, _ in calls:
+                place, _, name = str(node.target).rpartition(".")
+                ensure_module(self.root, place)._modules.pop(name, None)
+                node.target = target
+            place, _, name = target.rpartition(".")
+            ensure_module(self.root, place).add_module(name, CallsInTurn([module for _, module in calls]))
+
+    def _installed(self, target: str, made: Submodule) -> tuple[str, Submodule]:
+        """Put a submodule in its place, unless it is there; returns the name that it has."""
+        module = self.plan.one_of_each(made)
         place, _, name = target.rpartition(".")
-        ensure_module(self.root, place).add_module(name, module)
+        home = ensure_module(self.root, place)._modules
+        fresh, number = name, 0
+        while isinstance(there := home.get(fresh), Submodule) and there is not module:
+            if _form(there) == _form(module):
+                module = there
+                break
+            number += 1
+            fresh = f"{name}@{number}"
+        if there is not module:
+            _take_over(module, there)
+            home[fresh] = module
+        return (f"{place}.{fresh}" if place else fresh), module
 
     def _note(self, original: fx.Node, copy: fx.Node) -> None:
         copy.meta = dict(original.meta)
         self.copies[original] = copy
 
-    def _fresh(self, target: str) -> str:
-        place, _, name = target.rpartition(".")
-        taken = ensure_module(self.root, place)._modules
-        number, fresh = 0, name
-        while isinstance(taken.get(fresh), fx.GraphModule):
-            number += 1
-            fresh = f"{name}@{number}"
-        return f"{place}.{fresh}" if place else fresh
+
+def _is_size(node: fx.Node) -> bool:
+    """Whether a node computes a number from sizes."""
+    is_number = has_value(node) and isinstance(value_of(node), torch.SymInt | torch.SymFloat | torch.SymBool)
+    return node.op == "call_function" and is_number and node.target is not torch.ops.aten._local_scalar_dense.default
+
+
+def _is_written(node: fx.Node) -> bool:
+    return any(user.target is torch.ops.aten.copy_.default and user.args[0] is node for user in node.users)
+
+
+def _take_over(module: torch.nn.Module, before: torch.nn.Module | None) -> None:
+    """Hand on what was read off a submodule from outside before it was called."""
+    if before is not None:
+        for own, others in ((module._parameters, before._parameters), (module._buffers, before._buffers)):
+            own |= {name: value for name, value in others.items() if name not in own}
+        module._modules |= {name: child for name, child in before._modules.items() if name not in module._modules}
+
+
+def _order_submodules(module: torch.nn.Module, paths: Sequence[str]) -> None:
+    """Bring submodules into the order of the original's."""
+    order = {path: number for number, path in enumerate(paths)}
+    for name, child in list(module.named_modules(remove_duplicate=False)):
+
+        def place(each: str, start: str = name) -> tuple[int, int]:
+            full = f"{start}.{each}" if start else each
+            base, _, call = full.partition("@")
+            return order.get(base, len(order)), int(call.partition(".")[0] or 0) if call else 0
+
+        for each in sorted(child._modules, key=place):
+            child._modules[each] = child._modules.pop(each)

@@ -4,7 +4,7 @@ Before: ``graph(p_weight, b_count, x) -> (add, relu)`` with ``BUFFER_MUTATION co
 After:  ``module(x) -> relu`` with ``weight`` and ``count`` inside, and ``copy_(count, add)`` before it returns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -114,7 +114,8 @@ def _renamed(signature: Signature, rename: Callable[[str], str]) -> Signature:
 def finish_module(module: ExportedModule, like: ExportedModule) -> ExportedModule:
     """``module``, another form of ``like``, with the same checks, and the state that its graph does not read."""
     module.meta = dict(like.meta)
-    for name, tensor in like.state_dict(keep_vars=True).items():
+    unsaved = {path: value for path, _ in like.meta["unsaved"] for value in _values_at(like, path)}
+    for name, tensor in (like.state_dict(keep_vars=True) | unsaved).items():
         owner, _, last = name.rpartition(".")
         if not hasattr(ensure_module(module, owner), last):
             _set(module, name, tensor)
@@ -256,10 +257,20 @@ def _unsaved(signature: Signature) -> list[tuple[str, bool]]:
 
 def _restore_kinds(module: fx.GraphModule) -> None:
     """GraphModule takes every tensor for a persistent buffer: tell it which are constants, and which are not saved."""
-    for path, is_buffer in module.meta["unsaved"]:
-        owner, _, name = path.rpartition(".")
-        home = ensure_module(module, owner)
-        if is_buffer:
+    kinds = {id(value): is_buffer for path, is_buffer in module.meta["unsaved"] for value in _values_at(module, path)}
+    homes = [home for each in module.modules() for home in (each, *getattr(each, "hidden_modules", ()))]
+    found = [(home, name, value) for home in homes for name, value in home._buffers.items() if id(value) in kinds]
+    for home, name, value in found:
+        if kinds[id(value)]:
             home._non_persistent_buffers_set.add(name)
-        elif name in home._buffers:
-            home.__dict__[name] = home._buffers.pop(name)
+        else:
+            home.__dict__[name] = value
+            home._buffers.pop(name, None)
+
+
+def _values_at(module: torch.nn.Module, path: str) -> Iterator[torch.Tensor]:
+    """The tensor of that name, if it is there: one that is only read elsewhere may have another name."""
+    owner, _, name = path.rpartition(".")
+    home = ensure_module(module, owner)
+    if name in home._buffers or name in home.__dict__:
+        yield getattr(home, name)

@@ -119,6 +119,12 @@ def module_path_of(node: fx.Node) -> str:
     return next(reversed(stack.values()))[0] if stack else ""
 
 
+def called_path_of(node: fx.Node) -> str:
+    """The same path with the number of the call, where that is not the first: ``layers.0@1``."""
+    stack: dict[str, object] = node.meta.get("nn_module_stack") or {}
+    return next(reversed(stack)).removeprefix("L__self__") if stack else ""
+
+
 def set_module_stack(node: fx.Node, stack: dict[str, tuple[str, str]]) -> None:
     """Record the modules around ``node``, outermost first: key → (path, class name)."""
     node.meta["nn_module_stack"] = stack
