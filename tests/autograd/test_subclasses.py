@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
+import precast
 from precast.autograd import aot_function
 
 
@@ -78,7 +79,31 @@ def test_a_wrapper_after_a_plain_tensor_is_compiled_anew(keep, graphs):
     assert len(graphs) == 2
 
 
-def test_a_gradient_of_another_kind_is_refused(keep):
-    output = aot_function(lambda x: x * 2, keep)(two(2))
-    with pytest.raises(ValueError, match="where a TwoTensor was expected"):
-        output.backward(torch.ones(2))
+@pytest.mark.parametrize("make", [two, lambda size: torch.randn(size, requires_grad=True)])
+@pytest.mark.parametrize(
+    "compiled", [lambda f, keep: aot_function(f, keep), lambda f, _: precast.compile(f, fullgraph=True)]
+)
+def test_a_gradient_of_another_kind_does_what_it_does_in_eager(keep, make, compiled):
+    tangent = torch.ones(2) if make is two else TwoTensor(torch.ones(2), torch.full((2,), 3.0))
+    gradients = []
+    for function in (lambda x: x.sin(), compiled(lambda x: x.sin(), keep)):
+        torch.manual_seed(0)
+        x = make(2)
+        function(x).backward(tangent)
+        gradients.append(x.grad)
+    eager, ours = gradients
+    assert type(ours) is type(eager) is TwoTensor
+    torch.testing.assert_close((ours.a, ours.b), (eager.a, eager.b))
+
+
+@pytest.mark.parametrize("compile", [aot_function, lambda f, _, dynamic: precast.compile(f, dynamic=dynamic)])
+def test_wrappers_beside_dynamic_sizes(keep, compile):
+    def made_and_unmade(x, y):
+        assert isinstance(x, TwoTensor)
+        return TwoTensor(x.a * 2, x.b) * x, x.sum(), TwoTensor(y, y * 2).sin()
+
+    compiled = compile(made_and_unmade, keep, dynamic=True)
+    for size in (3, 5):
+        x, y = two(size), torch.randn(size, 2)
+        for ours, eager in zip(compiled(x, y), made_and_unmade(x, y), strict=True):
+            torch.testing.assert_close((ours.a, ours.b), (eager.a, eager.b))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from precast.autograd.boundary import FlatCall
 from precast.autograd.boundary.autograd_function import (
@@ -83,7 +84,19 @@ class CallParts:
     def _training_call(self, compilation: Compilation, second_order: Gradients, facts: TrainingFacts) -> FlatCall:
         forward, backward = (self._graph_call(kind, compilation) for kind in (FORWARD, BACKWARD))
         assert self.partial is not None, "results can be used in part"
-        return differentiable_call(TrainingGraphs(forward, backward, second_order, facts, self.partial))
+        takes_tangents = self._tangent_check()
+        return differentiable_call(TrainingGraphs(forward, backward, second_order, facts, self.partial, takes_tangents))
+
+    def _tangent_check(self) -> Callable[[Sequence[Any]], bool]:
+        """Whether tangents are of the kinds that the backward was compiled for; None is any."""
+        layouts = self.layouts[BACKWARD][0] if BACKWARD in self.layouts else ()
+        if not any(layouts):
+            return lambda tangents: not any(map(is_traceable_wrapper_subclass, tangents))
+        from precast.autograd.boundary.subclasses import has_layout
+
+        return lambda tangents: all(
+            tangent is None or has_layout(tangent, layout) for tangent, layout in zip(tangents, layouts, strict=False)
+        )
 
     def _graph_call(self, kind: str, compilation: Compilation) -> BoxedCall:
         call = named_call(self.graphs[kind], compilation.graph_name(kind))

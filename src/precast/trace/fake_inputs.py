@@ -20,6 +20,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from precast._torch_compat import named_source
+from precast.errors import CaptureError
 from precast.graph.sizes import LEAST_NUMBER, SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
 from precast.trace.eager.fake_mode import make_fake_mode
 from precast.trace.provenance import innermost_users_line
@@ -78,6 +79,12 @@ class FakeInputs:
         if not any(plan):
             with self.mode:
                 return self.mode.from_tensor(tensor, static_shapes=True)
+        if is_wrapper(tensor):
+            raise CaptureError(
+                f"A {type(tensor).__name__} is to have dynamic sizes.",
+                why="only the subclass knows how its sizes follow from those of the tensors inside of it",
+                fix="Leave its sizes static.",
+            )
         sizes = [self.size(dimension, example) for dimension, example in zip(plan, tensor.shape, strict=True)]
         strides = _strides_like(tensor, sizes)
         with self.mode:

@@ -74,13 +74,17 @@ PartialBackwards = Callable[[Sequence[Any], tuple[bool, ...]], PartialBackward |
 
 @dataclass(frozen=True)
 class TrainingGraphs:
-    """Compiled forward and backward, and how gradients of gradients and of some results alone are come by."""
+    """Compiled forward and backward, and how gradients of gradients and of some results alone are come by.
+
+    ``takes_tangents`` tells whether tangents are of the kinds that the backward was compiled for.
+    """
 
     forward: BoxedCall
     backward: BoxedCall
     second_order: Callable[[Sequence[Any]], Sequence[Any]]
     facts: TrainingFacts
     partial: PartialBackwards
+    takes_tangents: Callable[[Sequence[Any]], bool]
 
 
 class _Alias:
@@ -140,7 +144,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
     updated = [(i, number) for i, number in enumerate(facts.updated) if not facts.differentiable[i]]
     partial_backwards: dict[tuple[bool, ...], PartialBackward | None] = {}
     sizes_start, is_plain, is_random = count + saved_count, not special and not constant, facts.is_random
-    writes = facts.writes
+    writes, takes_tangents = facts.writes, graphs.takes_tangents
 
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
@@ -174,7 +178,8 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             for tangent in tangents:
                 if tangent is None:
                     return _gradients_of_some(ctx, graphs, tangents, partial_backwards)
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() or not takes_tangents(tangents):
+                # What the program's own backward makes of a tangent of another kind, only running it can tell.
                 return _differentiable_gradients(ctx, graphs, tangents)
             tangents = [_in_order(tangent, order) for tangent, order in zip(tangents, orders, strict=True)]
             arguments = [*ctx.sizes, *ctx.saved_tensors, *tangents]
@@ -211,7 +216,7 @@ def _gradients_of_some(
     given = tuple(tangent is not None for tangent in tangents)
     if not any(given):
         return (None,) * len(ctx.needs_input_grad)
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or not graphs.takes_tangents(tangents):
         return _differentiable_gradients(ctx, graphs, tangents)
     saved = [*ctx.sizes, *ctx.saved_tensors]
     if given not in made:

@@ -13,21 +13,24 @@ from typing import Any
 import torch
 
 from precast.autograd.boxing import BoxedCall
-from precast.errors import InputValueError
+from precast.errors import CaptureError
 from precast.trace.fake_inputs import is_wrapper
 from precast.trace.record import FlatFunction
 
 
 @dataclass(frozen=True)
 class WrapperLayout:
-    """How a wrapper is made of inner tensors; ``inner[i]`` is the layout of the inner tensor ``names[i]``."""
+    """How a wrapper is made of inner tensors; ``inner[i]`` is the layout of the inner tensor ``names[i]``.
+
+    ``size`` and ``stride`` are None where they are those of the inner tensors, which may change from call to call.
+    """
 
     kind: type[torch.Tensor]
     names: tuple[str, ...]
     inner: "tuple[WrapperLayout | None, ...]"
     context: Any
-    size: torch.Size
-    stride: tuple[int, ...]
+    size: torch.Size | None
+    stride: tuple[int, ...] | None
 
     def build(self, plain: Iterator[Any]) -> torch.Tensor:
         """A wrapper around the next plain tensors."""
@@ -35,7 +38,9 @@ class WrapperLayout:
             name: next(plain) if layout is None else layout.build(plain)
             for name, layout in zip(self.names, self.inner, strict=True)
         }
-        made: torch.Tensor = self.kind.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+        first = inner[self.names[0]]
+        size, stride = (first.size(), first.stride()) if self.size is None else (self.size, self.stride)
+        made: torch.Tensor = self.kind.__tensor_unflatten__(inner, self.context, size, stride)  # type: ignore[attr-defined]
         return made
 
 
@@ -48,24 +53,37 @@ def layout_of(value: Any) -> Layout:
         return None
     names, context = value.__tensor_flatten__()
     inner = tuple(layout_of(getattr(value, name)) for name in names)
-    return WrapperLayout(type(value), tuple(names), inner, context, value.size(), tuple(value.stride()))
+    is_static = not value._has_symbolic_sizes_strides
+    if not is_static and any(str(getattr(value, name).shape) != str(value.shape) for name in names):
+        raise CaptureError(
+            f"A {type(value).__name__} has dynamic sizes that are not those of the tensors inside of it.",
+            why="only the subclass knows how its sizes follow from theirs",
+            fix="Compile with dynamic=False.",
+        )
+    size, stride = (value.size(), tuple(value.stride())) if is_static else (None, None)
+    return WrapperLayout(type(value), tuple(names), inner, context, size, stride)
 
 
 def take_apart(values: Sequence[Any], layouts: Sequence[Layout]) -> list[Any]:
-    """The plain values that ``values`` are made of, by layouts that they must have."""
+    """The plain values that ``values`` are made of, by layouts that they have."""
     plain: list[Any] = []
     for value, layout in zip(values, layouts, strict=True):
         if layout is None:
             plain.append(value)
-        elif type(value) is not layout.kind:
-            raise InputValueError(
-                f"A gradient is a {type(value).__name__} where a {layout.kind.__name__} was expected.",
-                why="the backward was compiled for gradients of the same kind as the outputs they belong to",
-                fix=f"Give a {layout.kind.__name__} as the gradient of that output.",
-            )
         else:
+            assert type(value) is layout.kind, f"expected a {layout.kind.__name__}, got a {type(value).__name__}"
             plain += take_apart([getattr(value, name) for name in layout.names], layout.inner)
     return plain
+
+
+def has_layout(value: Any, layout: Layout) -> bool:
+    """Whether a value is made as ``layout`` tells; a plain one, if that is None."""
+    found = layout_of(value)
+    if found is None or layout is None:
+        return found is layout
+    return (found.kind, found.names, found.context) == (layout.kind, layout.names, layout.context) and all(
+        has_layout(getattr(value, name), inner) for name, inner in zip(layout.names, layout.inner, strict=True)
+    )
 
 
 def put_together(plain: Sequence[Any], layouts: Sequence[Layout]) -> list[Any]:

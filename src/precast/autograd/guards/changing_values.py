@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from precast.trace.capture.number_inputs import NumberInputs, is_number
+from precast.trace.fake_inputs import is_wrapper
 from precast.trace.state.places import Place
 
 
@@ -91,11 +92,11 @@ SizeRoots = Mapping[tuple[int, int], str]
 
 
 def all_sizes(leaves: Sequence[Any]) -> SizeRoots:
-    """A symbol for every size that is neither 0 nor 1."""
+    """A symbol for every size that is neither 0 nor 1; those of wrappers are their own affair."""
     return {
         (number, dimension): _name(number, dimension)
         for number, leaf in enumerate(leaves)
-        if isinstance(leaf, torch.Tensor)
+        if isinstance(leaf, torch.Tensor) and not is_wrapper(leaf)
         for dimension, size in enumerate(leaf.shape)
         if size >= 2
     }
@@ -115,6 +116,7 @@ class SizesMet:
         return {
             (number, dimension): names.setdefault(sizes, _name(number, dimension))
             for number, shapes in enumerate(zip(*met, strict=True))
+            if not is_wrapper(leaves[number])
             for dimension, sizes in enumerate(zip(*shapes, strict=True))
             if len(set(sizes)) > 1
         }
