@@ -19,7 +19,7 @@ def compile_strictly(module: nn.Module) -> nn.Module:
     return aot_module(module, nop)
 
 
-class _Shown:
+class Shown:
     """What can be seen from some values: containers and objects with who is who, and the tensors in them."""
 
     def __init__(self) -> None:
@@ -42,13 +42,20 @@ class _Shown:
             return ("tensor", number, type(value).__name__, value.dtype, value.shape, value.requires_grad)
         return (type(value).__name__, number, *self._parts(value))
 
+    @staticmethod
+    def tensors_of(value: Any) -> list[torch.Tensor]:
+        """All tensors that are to be seen in a value, each once."""
+        shown = Shown()
+        shown.of(value)
+        return shown.tensors
+
     def _parts(self, value: Any) -> Iterator[Any]:
         if isinstance(value, dict):
             yield from ((self.of(key), self.of(each)) for key, each in value.items())
         elif isinstance(value, (list, set)) or type(value).__name__ == "deque":
             yield from map(self.of, value)
         elif hasattr(value, "__dict__") and not callable(value):
-            yield from ((name, self.of(each)) for name, each in vars(value).items())
+            yield from ((name, self.of(each)) for name, each in sorted(vars(value).items()))
 
 
 def state_of(module: nn.Module) -> list[dict[str, Any]]:
@@ -80,7 +87,7 @@ def assert_same_calls(
             torch.manual_seed(1)
             own = copy.deepcopy(arguments)
             result = module(*own)
-            shown = _Shown()
+            shown = Shown()
             form = shown.of((result, state_of(owner), own))
             seen.append((form, shown.tensors))
             if trains:

@@ -42,13 +42,28 @@ def test_print_shows_what_eager_shows(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == "x is tensor([1., 1.])\n"
 
 
-def test_sizes_and_types_are_printed_while_tracing(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sizes_and_types_are_printed_at_every_call(capsys: pytest.CaptureFixture[str], dynamic: bool) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
-        print(tuple(x.shape), x.dtype)
+        print(tuple(x.shape), x.dtype, sep=": ")
+        print(f"{x.shape[0]} rows of", x.shape, x.shape[0] * 2)
         return x + 1
 
-    precast.compile(program, backend="nop", fullgraph=True)(torch.ones(2))
-    assert "(2,) torch.float32\n" in capsys.readouterr().out
+    compiled = precast.compile(program, backend="nop", fullgraph=True, dynamic=dynamic)
+    for rows in (2, 2, 5):
+        program(torch.ones(rows))
+        expected = capsys.readouterr().out
+        compiled(torch.ones(rows))
+        assert capsys.readouterr().out == expected
+
+
+def test_a_hook_that_prints_sizes_is_part_of_the_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    module[0].register_forward_hook(lambda module, args, output: print("hook", output.shape))
+    compiled = precast.compile(module, backend="nop", fullgraph=True)
+    for _ in range(2):
+        compiled(torch.ones(3, 2))
+    assert capsys.readouterr().out == "hook torch.Size([3, 2])\n" * 2
 
 
 def test_a_log_does_not_end_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:

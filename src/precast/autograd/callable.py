@@ -32,7 +32,7 @@ from precast.autograd.warm.start import WarmStart, warm_start
 from precast.errors import CaptureError, PrecastError
 from precast.graph.compilation import is_compiler_running, new_compilation
 from precast.graph.opened_objects import flatten_opened
-from precast.trace.capture.module_state import module_state, root_modules
+from precast.trace.capture.module_state import WithModules, module_state, root_modules
 from precast.trace.graph_breaks import GraphBreak, allowed_breaks
 from precast.trace.record import FlatFunction
 from precast.trace.session import ProcessLock, in_tracing_session
@@ -98,8 +98,9 @@ class AotCallable:
         self._lock = ProcessLock()
         self._warned = self._told_eager = False
         self._graph_breaks = graph_breaks
-        self._pieces = Pieces(function, self._compile_piece)
+        self._pieces = Pieces(function, partial(self._compiled_alike, graph_breaks=True))
         self._broken: dict[Any, EagerVariant] = {}
+        self._bound_to: dict[Any, AotCallable] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if in_tracing_session() and not is_compiler_running():
@@ -108,6 +109,8 @@ class AotCallable:
         if _peek_transform() is not None:
             # Called by vmap, grad and their like, which have to see every operation.
             return self._function(*args, **kwargs)
+        if (kwargs or not _PLAIN.issuperset(map(type, args))) and (modules := _modules_among(args, kwargs)):
+            return self._call_with_modules(modules, args, kwargs)
         values: Sequence[Any]
         values, guard_key, numbers = self._values(args, kwargs)
         variant = self._find(values, guard_key)
@@ -119,6 +122,18 @@ class AotCallable:
             if variant is None:
                 return self._run_uncaptured(args, kwargs, error, keep)
         return variant.run(values, (args, kwargs))
+
+    def _call_with_modules(
+        self, modules: dict[int | str, torch.nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call what is compiled for these modules, which are no inputs: their parameters and buffers are."""
+        key = tuple((place, id(module)) for place, module in modules.items())
+        with self._lock:
+            bound = self._bound_to.get(key)
+            if bound is None:
+                bound = self._bound_to[key] = self._compiled_alike(WithModules(self._function, modules))
+        others = [each for place, each in enumerate(args) if place not in modules]
+        return bound(*others, **{name: each for name, each in kwargs.items() if name not in modules})
 
     def compile_for(self, *args: Any, **kwargs: Any) -> None:
         """Compile what a call like this one needs, without running it."""
@@ -308,13 +323,14 @@ class AotCallable:
         if not self._graph_breaks:
             raise error
         started = time.perf_counter()
+        # Before it has run: what it makes of itself the first time (layers, buffers) is another kind of call.
+        values, guard_key, _ = self._values(args, kwargs)
         results = self._run_in_pieces(error, False, *args, **kwargs)
         keep()
         seconds = time.perf_counter() - started
         reason, arguments = f"in pieces, since {error}", in_words((args, kwargs))
         variant = EagerVariant.of(partial(self._run_in_pieces, None, False))
         record = Record(variant, self._name, datetime.now(), seconds, reason, arguments)
-        values, guard_key, _ = self._values(args, kwargs)
         self._variants.add(values, guard_key, record, any_size=self._dynamic is not False)
         return results
 
@@ -337,8 +353,9 @@ class AotCallable:
         with told_failures(self._function, error):
             return self._pieces.run(args, kwargs, modules, below_hooks=below_hooks)
 
-    def _compile_piece(self, function: Callable[..., Any]) -> "AotCallable":
-        return AotCallable(function, self._compilers, dynamic=self._dynamic, graph_breaks=True)
+    def _compiled_alike(self, function: Callable[..., Any], *, graph_breaks: bool | None = None) -> "AotCallable":
+        graph_breaks = self._graph_breaks if graph_breaks is None else graph_breaks
+        return AotCallable(function, self._compilers, dynamic=self._dynamic, graph_breaks=graph_breaks)
 
     def _size_roots(
         self, values: Sequence[Any], guard_key: tuple[Any, ...], numbers: "NumberInputs | None"
@@ -398,12 +415,13 @@ class AotCallable:
         from precast.trace.capture.call import flatten_call
 
         state = [item.target for item in module_state(root_modules(self._function))]
-        return [*state, *flatten_call(self._function, args, kwargs).names]
+        return [*state, *flatten_call(self._function, *in_words((args, kwargs))).names]
 
     def variants(self) -> list[Variant]:
         """All variants that are kept, as they were compiled."""
         own = [record.told(self._function) for record in self._variants.records()]
-        return [*own, *(variant for piece in self._pieces.compiled() for variant in piece.variants())]
+        others = (*self._bound_to.values(), *self._pieces.compiled())
+        return [*own, *(variant for each in others for variant in each.variants())]
 
     @property
     def compilers(self) -> CompilersInUse:
@@ -413,6 +431,12 @@ class AotCallable:
     @property
     def _name(self) -> str:
         return name_of(self._function)
+
+
+def _modules_among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int | str, torch.nn.Module]:
+    """The arguments that are modules, by position or name."""
+    given: tuple[tuple[int | str, Any], ...] = (*enumerate(args), *kwargs.items())
+    return {place: each for place, each in given if isinstance(each, torch.nn.Module)}
 
 
 def _noted_code() -> AbstractContextManager[Any]:

@@ -40,7 +40,7 @@ from precast.trace.eager.symbolic_numbers import call_with_symbols, is_of_symbol
 from precast.trace.executed_code import is_trusted
 from precast.trace.provenance import innermost_users_line
 from precast.trace.storages import guarded_storage, is_storage_access
-from precast.trace.texts import refuse_texts, refused_texts
+from precast.trace.texts import Printed, refuse_texts, refused_texts
 
 _TRACED_TYPES = (FakeTensor, FunctionalTensor)
 
@@ -67,6 +67,8 @@ class CapturedTensors:
         self._make_stand_in = make_stand_in
         self._gradients = gradients
         self.discovered: list[torch.Tensor] = []
+        self.printed: list[Printed] | None = None
+        """What the program prints, where somebody will show it."""
         self.runs_own_backwards = False
         self.attributes_written_in_backward: set[str] = set()
         self.data_taken: list[tuple[torch.Tensor, int]] = []
@@ -122,7 +124,7 @@ class CapturedTensors:
             without_bytecode_compiler(),
             _substitution_in_autograd_functions(self),
             idle_conversions(is_real_tensor, self.substitute),
-            refused_texts(),
+            refused_texts(self.printed),
             _SubstitutionMode(self),
         ):
             yield

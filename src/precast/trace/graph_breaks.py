@@ -9,7 +9,8 @@ Before: ``lambda module, args, output: output * scale``, ``lambda grad: grads.ap
 After:  ``None``, ``"it calls item"``
 
 What is not known to be harmless is an effect: the hook then runs in Python, on real tensors. What a hook of the forward
-puts into lists, dicts, attributes and closure variables is none, since such writes are done again after each call.
+puts into lists, dicts, attributes and closure variables is none, since such writes are done again after each call, as
+is what it prints; the text of a tensor ends the trace when it is made.
 """
 
 import builtins
@@ -184,16 +185,16 @@ class _Scan:
         if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
             if name in variables:
                 yield from self.held(variables[name])
-            elif name not in _PURE_BUILTINS and (self._in_backward or name not in _WRITING_BUILTINS):
+            elif name not in _PURE_BUILTINS and (self._in_backward or name not in _DONE_AGAIN):
                 yield f"it calls {name}"
         elif kind in ("LOAD_ATTR", "LOAD_METHOD"):
             self._used.add(name)
             if name not in self._words and name not in self._known:
                 yield f"it uses {name}"
-        elif kind in _ALWAYS_EFFECTS or kind.startswith("FORMAT_"):
-            yield f"it {_ALWAYS_EFFECTS.get(kind, 'makes a text')}"
-        elif self._in_backward and kind in _WRITTEN_AGAIN:
-            yield f"it {_WRITTEN_AGAIN[kind]}"
+        elif kind in _ALWAYS_EFFECTS:
+            yield f"it {_ALWAYS_EFFECTS[kind]}"
+        elif self._in_backward and (kind in _WRITTEN_AGAIN or kind.startswith("FORMAT_")):
+            yield f"it {_WRITTEN_AGAIN.get(kind, 'makes a text')}"
         elif self._in_backward and (
             kind in ("STORE_SUBSCR", "DELETE_SUBSCR")
             or (kind == "STORE_DEREF" and name in code.co_freevars)
@@ -207,7 +208,7 @@ _ALWAYS_EFFECTS = {
     "IMPORT_FROM": "imports a module",
 }  # fmt: skip
 _WRITTEN_AGAIN = {"STORE_ATTR": "assigns an attribute", "DELETE_ATTR": "deletes an attribute"}
-_WRITING_BUILTINS = frozenset({"setattr", "delattr"})
+_DONE_AGAIN = frozenset({"setattr", "delattr", "print"})
 _CONTAINERS = (list, dict, set, frozenset, tuple, deque, OrderedDict, defaultdict)
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _PURE_TYPES = (torch.Tensor, torch.nn.Module, *_CONTAINERS, object)

@@ -82,7 +82,7 @@ class StateGuards:
         ]
         self._watched = [(each, each.read()) for each in (*state.watched, *wholes)]
         self._read_watched = [(each.read, before, _is_clear(before)) for each, before in self._watched]
-        self._kept = state.kept
+        self._exchanged, self._kept = state.exchanged, state.kept
 
     @property
     def _families(self) -> "tuple[_Family, ...]":
@@ -178,7 +178,10 @@ class StateGuards:
                 held.clear()
             for position, sized in enumerate(self._sized):
                 _shrink(sized, self._keys[position], stack)
-            for place, before in self._pairs():
+            # Which tensors are there does not count; that there are some does.
+            gone = [(place, torch.empty(0)) for place, _ in self._tensors if not isinstance(place, Item)]
+            gone = [(place, tensor) for place, tensor in gone if not isinstance(_read(place), torch.Tensor)]
+            for place, before in (*self._exchanged, *gone, *self._pairs()):
                 if (now := _read(place)) is not before:
                     place.write(before)
                     if now is not _ABSENT:
@@ -358,8 +361,16 @@ def _shrink(sized: Sized, before: frozenset[Any] | int, stack: ExitStack) -> Non
     elif isinstance(sized.holder, dict):
         now = _keys_of(sized)
         assert isinstance(now, frozenset), "a holder stays what it is"
+        if now - before:
+            # Called last: what is put back comes after all that has stayed.
+            stack.callback(_reorder, sized.holder, list(sized.holder))
         for key in now - before:
             stack.callback(sized.holder.__setitem__, key, sized.holder.pop(key))
+
+
+def _reorder(held: dict[Any, Any], keys: Sequence[Any]) -> None:
+    for key in keys:
+        held[key] = held.pop(key)
 
 
 def _tensor_keys(state: ReachableState) -> Iterator[torch.Tensor]:

@@ -163,16 +163,16 @@ def _over_tensors(
         inputs = list(template)
         for place, tensor in zip(places, tensors, strict=True):
             inputs[place] = tensor
-        flat = FlatCallable(
-            function,
-            state(),
-            tree,
-            returns_changes=True,
-            returns_writes=True,
-            numbers=numbers,
-            gradients=gradients,
-        )
         with guards.assumed():
+            flat = FlatCallable(
+                function,
+                state(),
+                tree,
+                returns_changes=True,
+                returns_writes=True,
+                numbers=numbers,
+                gradients=gradients,
+            )
             results = flat(*inputs)
         assert flat.out_tree is not None, "the function has run"
         owners = tuple(map(places.index, flat.gradient_owners))

@@ -1,6 +1,6 @@
 """The tensors that a callable owns: parameters and buffers of its modules, found without running it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -21,6 +21,23 @@ class StateTensor:
     persistent: bool | None = None
 
 
+class WithModules:
+    """A function some of whose arguments are modules, which are given already: by position, or by name."""
+
+    def __init__(self, function: Callable[..., Any], modules: Mapping[int | str, torch.nn.Module]) -> None:
+        self.function, self.modules = function, modules
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = list(args)
+        for place, module in self.modules.items():
+            if isinstance(place, int):
+                given.insert(place, module)
+            else:
+                kwargs[place] = module
+        return self.function(*given, **kwargs)
+
+
 def root_modules(function: Callable[..., Any]) -> dict[str, torch.nn.Module]:
     """The modules that a callable is, is bound to, or closes over, by the prefix for their state's names."""
     if isinstance(function, torch.nn.Module):
@@ -28,6 +45,8 @@ def root_modules(function: Callable[..., Any]) -> dict[str, torch.nn.Module]:
     if isinstance(function, partial):
         held = {f"argument{i}": value for i, value in enumerate(function.args)} | function.keywords
         return root_modules(function.func) | _modules_in(held)
+    if isinstance(function, WithModules):
+        return root_modules(function.function) | {f"argument_{place}": each for place, each in function.modules.items()}
     if isinstance(function, MethodType):
         owner = function.__self__
         return {"": owner} if isinstance(owner, torch.nn.Module) else root_modules(function.__func__)

@@ -41,7 +41,7 @@ from precast.trace.provenance import innermost_users_line, run_users_code
 from precast.trace.state.places import Home
 from precast.trace.state.python_state import watched_python_state
 from precast.trace.state.references import Reference, References
-from precast.trace.state.snapshot import Writes
+from precast.trace.state.snapshot import Write, Writes
 
 _PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}
 
@@ -130,6 +130,7 @@ class FlatCallable:
                 )
             stand_in.copy_(value)
 
+        captured.printed = [] if self._returns_writes else None
         watched = watched_python_state(self._function, update_buffer, returns_writes=self._returns_writes)
         numbers = self._numbers.put(inputs)
         with (
@@ -151,10 +152,11 @@ class FlatCallable:
             outputs, self.out_tree = references.flatten(results)
             _check_outputs(outputs)
             return [captured.substitute(output) for output in outputs]
-        references = References(containers, written.homes, (results, [write.values for write in written.writes]))
+        writes = [*written.writes, *map(Write.of_printed, captured.printed or ())]
+        references = References(containers, written.homes, (results, [write.values for write in writes]))
         outputs, self.out_tree = references.flatten(results)
         _check_outputs(outputs)
-        leaves, self.writes = Writes.of(written.writes, references)
+        leaves, self.writes = Writes.of(writes, references)
         return [captured.substitute(output) for output in (*outputs, *leaves)]
 
 

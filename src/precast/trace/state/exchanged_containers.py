@@ -4,6 +4,7 @@ Before: ``self.hidden = (h, c)`` at the end of each call, so that the next one f
 After:  the tensors and numbers in it are found by their path, and of the rest the form has to be the same
 """
 
+import copy
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from precast.graph.opened_objects import attributes, is_object
+from precast.graph.opened_objects import attributes, is_object, set_attributes
 from precast.trace.capture.number_inputs import is_number
 from precast.trace.state.places import MISSING, Place
 
@@ -67,3 +68,27 @@ def _form_of(value: Any, met: dict[int, int]) -> Any:
     if parts is None:
         return torch.Tensor
     return (type(value), *parts.items, *(_form_of(part, met) for part in parts.items.values()))
+
+
+def without_tensors(value: Any, made: dict[int, Any] | None = None) -> Any:
+    """A container of the same form that keeps no tensor alive: empty ones are in their places."""
+    made = {} if made is None else made
+    if id(value) in made:
+        return made[id(value)]
+    if isinstance(value, torch.Tensor):
+        made[id(value)] = torch.empty(0)
+        return made[id(value)]
+    parts = parts_of(value)
+    if parts is None:
+        return value
+    if isinstance(value, tuple):
+        items = [without_tensors(part, made) for part in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    copied = made[id(value)] = copy.copy(value)
+    emptied = {key: without_tensors(part, made) for key, part in parts.items.items()}
+    if parts.are_attributes:
+        set_attributes(copied, emptied)
+    else:
+        for key, part in emptied.items():
+            copied[key] = part
+    return copied

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 
 from precast.options import environment_variables
-from precast.trace.capture.module_state import module_names, root_modules
+from precast.trace.capture.module_state import WithModules, module_names, root_modules
 from precast.trace.capture.number_inputs import is_number
 from precast.trace.exchanged_attributes import users_attributes
 from precast.trace.executed_code import is_machinery, is_trusted
 from precast.trace.graph_breaks import ALL_HOOKS, FORWARD_HOOKS, global_hooks
-from precast.trace.state.exchanged_containers import forms_in, is_exchangeable, parts_of
+from precast.trace.state.exchanged_containers import forms_in, is_exchangeable, parts_of, without_tensors
 from precast.trace.state.places import Home, Item, Place, Sized, Watched, home_of
 from precast.trace.state.reads import Reads, is_unnamed_method, variables_read
 from precast.trace.state.torch_switches import switches_read
@@ -55,7 +55,8 @@ _READS_ENVIRONMENT = "os _Environ.__getitem__"
 @dataclass
 class ReachableState:
     """All that was found. ``tensors`` are the homes of each tensor by its identity, ``homes`` the first one of what
-    holds other things; ``kept`` keeps identities valid.
+    holds other things; ``exchanged`` are the containers that others take the place of, without their tensors; ``kept``
+    keeps identities valid.
     """
 
     places: list[Place] = field(default_factory=list)
@@ -66,6 +67,7 @@ class ReachableState:
     watched: list[Watched] = field(default_factory=list)
     tensors: dict[int, list[Place]] = field(default_factory=dict)
     homes: dict[int, Place] = field(default_factory=dict)
+    exchanged: list[tuple[Place, Any]] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
 
 
@@ -173,7 +175,6 @@ class _Walk:
         if id(value) in self._visited:
             return
         self._visited.add(id(value))
-        self.found.kept.append(value)
         self.found.homes[id(value)] = whole
         parts = parts_of(value)
         assert parts is not None, "a container has parts"
@@ -209,6 +210,8 @@ class _Walk:
         if self._wholes:
             paths = ", ".join(place.path for place in self._wholes)
             self.found.watched.append(Watched(paths, partial(forms_in, self._wholes)))
+            made: dict[int, Any] = {}
+            self.found.exchanged = [(place, without_tensors(place.read(), made)) for place in self._wholes]
         return self.found
 
     def _follow(self, value: Any, path: str) -> None:
@@ -440,6 +443,8 @@ def _parts_of(value: Any) -> tuple[Any, ...] | None:
     """What an object that cannot be changed is made of."""
     if isinstance(value, MethodType):
         return value.__func__, value.__self__
+    if isinstance(value, WithModules):
+        return value.function, *value.modules.values()
     if isinstance(value, (partial, partialmethod)):
         return value.func, value.args, value.keywords
     if isinstance(value, weakref.ref):

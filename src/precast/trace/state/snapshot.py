@@ -35,6 +35,7 @@ from precast.trace.state.places import Home, Place, Sized, home_of
 from precast.trace.state.reachable import ReachableState, join_path, reachable_state
 from precast.trace.state.reads import Reads, Variable, variables_read
 from precast.trace.state.references import References, with_shared
+from precast.trace.texts import Printed
 
 
 class SpentByUse:
@@ -89,6 +90,11 @@ class Write:
     locate: Callable[[], Any]
     homes: tuple[Home, ...] = ()
     """The places that hold something else now."""
+
+    @classmethod
+    def of_printed(cls, printed: Printed) -> "Write":
+        """What was printed, to be printed again."""
+        return cls("what is printed", list(printed.values), Printed.show, lambda: printed)
 
 
 @dataclass(frozen=True)
