@@ -29,7 +29,7 @@ def test_model_computes_what_the_original_does():
 
 def test_inputs_hold_no_weights():
     program = export(perceptron(), (torch.randn(3, 4),))
-    assert [value.name for value in program.model.graph.inputs] == ["input_1"]
+    assert [value.name for value in program.model.graph.inputs] == ["input"]
     assert set(program.model.graph.initializers) == set(perceptron().state_dict())
 
 
@@ -203,7 +203,7 @@ def test_custom_operator_by_a_translation_table():
 def test_a_program_describes_itself_in_few_words():
     program = export(perceptron(), (torch.randn(3, 4),), dynamic_shapes=({0: Dim("batch")},))
     assert repr(program) == (
-        "ONNXProgram(input_1: FLOAT[batch,4]) -> (output: FLOAT[batch,2]), 4 nodes, opset 20\n"
+        "ONNXProgram(input: FLOAT[batch,4]) -> (output: FLOAT[batch,2]), 4 nodes, opset 20\n"
         "checked: structure, example inputs, batch=4"
     )
 

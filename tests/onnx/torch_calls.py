@@ -44,7 +44,8 @@ def operator(
 ) -> None:
     """Add a call of one function."""
     assert name not in CALLS, name
-    CALLS[name] = lambda: Call(Run(function), args, options, others)
+    model = function if isinstance(function, nn.Module) else Run(function)
+    CALLS[name] = lambda: Call(model, args, options, others)
 
 
 def floats(*shape: int) -> torch.Tensor:
@@ -223,12 +224,7 @@ def sizes_in_expressions() -> Call:
 def axes_with_names() -> Call:
     axes = {"x": {0: "batch", 1: "width"}, "out": {0: "batch"}}
     options = {"input_names": ["x"], "output_names": ["out"], "dynamic_axes": axes}
-    return Call(Perceptron2(), (floats(3, 4),), options, ((floats(5, 4),),))
-
-
-class Perceptron2(nn.Module):
-    def forward(self, x):
-        return torch.relu(x) * 2
+    return Call(Run(lambda x: torch.relu(x) * 2), (floats(3, 4),), options, ((floats(5, 4),),))
 
 
 @call
@@ -248,3 +244,69 @@ def axes_by_the_names_of_parameters() -> Call:
 @call
 def a_dynamic_size_of_one() -> Call:
     return Call(Perceptron(), (floats(1, 4),), {"dynamic_shapes": ({0: "batch"},)}, ((floats(5, 4),),))
+
+
+# Values
+
+
+@call
+def sizes_and_numbers_as_outputs() -> Call:
+    def run(x):
+        rows = x.shape[0]
+        return x + 1, rows, torch.sym_float(rows) / 2, torch.sym_not(rows == 5), torch.sym_max(rows, 4)
+
+    return Call(Run(run), (floats(3, 4),), {"dynamic_shapes": ({0: "rows"},)}, ((floats(5, 4),),))
+
+
+@call
+def a_sum_of_sizes() -> Call:
+    described = ({0: "rows", 1: "columns"},)
+    return Call(
+        Run(lambda x: torch.sym_sum([x.shape[0], x.shape[1], 2])), (floats(3, 4),), {"dynamic_shapes": described}
+    )
+
+
+@call
+def a_number_as_input() -> Call:
+    options = {"dynamic_shapes": {"x": None, "n": DYNAMIC}}
+    return Call(Run(lambda x, n: x * n), (floats(3, 4), 3), options, ((floats(3, 4), 2),))
+
+
+@call
+def none_among_the_outputs() -> Call:
+    return Call(Run(lambda x: (x + 1, None, [x * 2, None])), (floats(3),))
+
+
+@call
+def outputs_in_a_dict() -> Call:
+    return Call(Run(lambda x: {"a": x + 1, "b": (x * 2, x - 1)}), (floats(3),))
+
+
+@call
+def one_value_twice() -> Call:
+    return Call(Run(lambda x: (x + 1, x + 1)), (floats(3),))
+
+
+operator("an_item", lambda x: x.sum().item(), torch.arange(4))
+operator("complex_input", lambda z: z * 2 + 1, torch.complex(floats(3), floats(3)))
+operator("complex_output", lambda x: torch.fft.rfft(x), floats(3, 8))
+operator("complex_inside", lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2), floats(3, 8))
+operator("a_constant_tensor", lambda x: x + torch.tensor([1.0, 2.0, 3.0]), floats(3))
+operator(
+    "a_complex_constant", lambda x: torch.view_as_real(x * torch.tensor([1j, 2.0])), torch.complex(floats(2), floats(2))
+)
+operator("half_precision", lambda x: x * 2 + 1, floats(3).half())
+operator("double_precision", lambda x: x.sin() / 3, floats(3).double())
+operator("bfloat16_input", lambda x: x.float() * 2, floats(3).bfloat16())
+operator("no_elements", lambda x: x.new_zeros(0, 3) + torch.empty(0, 3), floats(3))
+operator("booleans", lambda x, y: x & ~y | (x ^ y), floats(4) > 0, floats(4) > 0.5)
+
+
+# Opsets
+
+
+for version in (16, 17, 18, 21, 23):
+    operator(f"opset_{version}", lambda x: (x.abs() + 1).sqrt() @ x.t(), floats(3, 4), opset_version=version)
+operator("group_norm_of_opset_21", nn.GroupNorm(2, 4), floats(2, 4, 5), opset_version=21)
+operator("rms_norm_of_opset_23", lambda x: nn.functional.rms_norm(x, [4]), floats(2, 3, 4), opset_version=23)
+operator("rms_norm_of_opset_18", lambda x: nn.functional.rms_norm(x, [4], eps=1e-5), floats(2, 3, 4), opset_version=18)

@@ -15,6 +15,7 @@ After:  ``{"loss": None, "logits": logits}``
 """
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -143,6 +144,11 @@ class InputAdapter:
     names: tuple[str, ...]
     program: Program
     state: Mapping[str, torch.Tensor]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The paths as names: ``x``, ``options_bias``."""
+        return tuple(re.sub(r"\W+", "_", path).strip("_") for path in self.names)
 
     @classmethod
     def of(

@@ -22,6 +22,7 @@ from precast.onnx.adapters import InputAdapter, OutputAdapter, which_are_inputs
 from precast.onnx.axes import Axes, DynamicAxes, described_axes, labelled_sizes, name_output_axes, named_sizes
 from precast.onnx.capture import capture_aten, capture_symbolic, translatable
 from precast.onnx.exporting import answered, exporting
+from precast.onnx.older_opsets import OLDEST_OPSET, lower
 from precast.onnx.optimize import finish
 from precast.onnx.program import ExternalData, ONNXProgram, check_destination, is_external_data
 from precast.onnx.report import ExportLog, torch_options
@@ -58,8 +59,8 @@ DEFAULT_OPSET = 20
 """Has Gelu, and every runtime of the last years reads it."""
 
 RULE_FILES = (
-    "attention", "complex", "control_flow", "counting", "cumulative", "embedding", "linear_algebra", "pointwise",
-    "reduction", "sizes", "special_functions",
+    "attention", "complex", "control_flow", "counting", "cumulative", "embedding", "linear_algebra", "onnx_operators",
+    "pointwise", "reduction", "sizes", "special_functions",
 )  # fmt: skip
 """Importing them fills the table."""
 for _rule_file in RULE_FILES:
@@ -103,7 +104,8 @@ def export(
     (tensor([0., 2.]),)
     """
     options = torch_options(torch_only)
-    rules = RuleTable(_checked_opset(opset if opset_version is None else opset_version), custom_translation_table or {})
+    wanted_opset = _checked_opset(opset if opset_version is None else opset_version)
+    rules = RuleTable(max(wanted_opset, BASE_OPSET), custom_translation_table or {})
     destination = path if f is None else f
     if isinstance(destination, (str, os.PathLike)):
         check_destination(destination)
@@ -115,6 +117,7 @@ def export(
         exported = answered(lambda: _captured(source, capture, axes=axes, rules=rules))
     with log, exporting():
         result = _translated(source, exported, axes, rules, optimize=optimize, log=log)
+        lower(result.model, wanted_opset)
         is_external_data(result.model, external_data)
         if verify:
             result.verification = _verified(source, result, log, trusts_custom_rules=verify != "custom")
@@ -140,7 +143,7 @@ def _translated(
     output_adapter = OutputAdapter.of(program)
     log.step("translating")
     translation = translate(program, rules, name=type(source.model).__name__, labels=labels)
-    _name(translation, source, output_adapter.names)
+    _name(translation, source, input_adapter.labels, output_adapter.names)
     name_output_axes(translation.model, axes.others, list(labels.values()))
     log.step("optimizing" if optimize else "finishing")
     finish(translation.model, opset=rules.opset, optimize=optimize)
@@ -176,10 +179,10 @@ def _checked_opset(opset: int | None) -> int:
     newest = onnx.defs.onnx_opset_version()
     if opset is None:
         return DEFAULT_OPSET
-    if not BASE_OPSET <= opset <= newest:
+    if not OLDEST_OPSET <= opset <= newest:
         raise OptionError(
             f"opset is {opset}.",
-            why=f"models are written for the opsets {BASE_OPSET} to {newest}, the newest that the installed onnx knows",
+            why=f"models are written for opsets {OLDEST_OPSET} to {newest}, the newest that the installed onnx knows",
             fix=f"Pass one of them, or leave it out for {DEFAULT_OPSET}.",
         )
     return opset
@@ -198,12 +201,13 @@ def _captured(source: Source, way: str, *, axes: Axes, rules: RuleTable) -> Expo
     return capture(source.model, source.args, source.kwargs, dynamic_shapes=axes.shapes, rules=rules)
 
 
-def _name(translation: Translation, source: Source, own_outputs: Sequence[str]) -> None:
+def _name(translation: Translation, source: Source, own_inputs: Sequence[str], own_outputs: Sequence[str]) -> None:
     """Give inputs and the user's outputs their names, those without one their own; what had the name gets another."""
     model = translation.model
     inputs = list(model.graph.inputs)
     outputs = list(model.graph.outputs)[: len(own_outputs)]
-    new_inputs = _completed("input", source.input_names, [str(value.name) for value in inputs])
+    is_clear = len(set(own_inputs)) == len(own_inputs) and not model.graph.initializers.keys() & set(own_inputs)
+    new_inputs = _completed("input", source.input_names, own_inputs if is_clear else [str(v.name) for v in inputs])
     new_outputs = _completed("output", source.output_names, own_outputs)
     if source.input_names is None:
         # Inputs keep their names: an output that is called the same gets a suffix.

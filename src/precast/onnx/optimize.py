@@ -16,7 +16,7 @@ Onnx_ir's own pass lets a subgraph use a name that the outer graph uses further 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import onnx
@@ -32,16 +32,20 @@ from precast.onnx.weights import missing_as_inputs
 Schema = onnx.defs.OpSchema
 
 
-def renumber(model: ir.Model, opset: int) -> None:
-    """Change ``model`` in place to say ``opset``; refuse where an operator in it is another one there."""
+def renumber(model: ir.Model, opset: int, *, rewritten: Collection[ir.Node] = ()) -> None:
+    """Change ``model`` in place to say ``opset``; refuse where an operator in it is another one there.
+
+    Nodes that were ``rewritten`` for it have the form already.
+    """
     present = model.opset_imports[""]
     own = [node for node in model.graph.all_nodes() if node.domain == ""]
-    changed = sorted({node.op_type for node in own if not _means_the_same(node, present, opset)})
+    old = [node for node in own if node not in rewritten]
+    changed = sorted({node.op_type for node in old if not _means_the_same(node, present, opset)})
     if changed:
         raise OnnxError(
             f"The model cannot be written for opset {opset}.",
             why=f"{', '.join(changed)} is not the same there as in opset {present}",
-            fix=f"Export with opset={min(present, opset)}.",
+            fix=f"Export with opset={present}.",
         )
     model.opset_imports[""] = opset
     model.ir_version = onnx.helper.OP_SET_ID_VERSION_MAP["ai.onnx", opset]
@@ -57,14 +61,16 @@ def _means_the_same(node: ir.Node, present: int, opset: int) -> bool:
     if before.since_version == after.since_version:
         return True
     older, newer = sorted((before, after), key=lambda schema: schema.since_version)
-    return not newer.deprecated and _only_gained(older, newer) and _takes(after, node)
+    knows_all = node.attributes.keys() <= after.attributes.keys() and len(node.inputs) <= after.max_input
+    return not newer.deprecated and knows_all and _only_gained(older, newer) and _takes(after, node)
 
 
 def _only_gained(older: Schema, newer: Schema) -> bool:
     """Whether the newer operator has the inputs of the older one, and its attributes with the same defaults."""
     added = [attribute for key, attribute in newer.attributes.items() if key not in older.attributes]
+    names = [each.name for each in newer.inputs]
     return (
-        [each.name for each in older.inputs] == [each.name for each in newer.inputs]
+        [each.name for each in older.inputs] == names[: len(older.inputs)]
         and all(_default(newer, key) == _default(older, key) for key in older.attributes)
         and not any(attribute.required for attribute in added)
     )

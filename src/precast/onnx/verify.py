@@ -276,6 +276,8 @@ def verify_model(
 
 
 def _whose_rules(uses: Sequence[RuleUse]) -> str | None:
+    if any(use.operator.startswith("onnx_symbolic::") for use in uses):
+        return "torch has no numbers for operators that the model names itself (torch.onnx.ops.symbolic)"
     custom = sorted({use.operator for use in uses if use.source == "custom"})
     return f'{", ".join(custom)} means what custom_translation_table says; verify="custom" compares' if custom else None
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxscript.function_libs.torch_lib.ops import linalg
 from onnxscript.function_libs.torch_lib.ops import nn as torchlib
 
-from precast.onnx.rules.opsets import integers, op
+from precast.onnx.rules.opsets import integers, op, op23
 from precast.onnx.rules.registry import rule, static_size
 
 
@@ -197,3 +197,14 @@ def _windows(sizes: Sequence[int], output_size: Sequence[int]) -> "np.ndarray[An
         shape[axis], shape[rank + axis] = count, longest
         places = places + along.reshape(shape) * int(np.prod(sizes[axis + 1 :]))
     return places.reshape([*output_size, -1])
+
+
+@rule("aten::rms_norm", since=23)
+def rms_norm(x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
+    """Older opsets take it apart; sums are in float32 at least, whose precision is the default of ``eps``."""
+    if weight is None:
+        weight = op.ConstantOfShape(integers(*normalized_shape), value=ir.tensor([1.0], dtype=x.dtype))
+    precise = np.float64 if x.dtype == ir.DataType.DOUBLE else np.float32
+    epsilon = float(np.finfo(precise).eps) if eps is None else eps
+    stash = ir.DataType.DOUBLE if precise is np.float64 else ir.DataType.FLOAT
+    return op23.RMSNormalization(x, weight, axis=-len(normalized_shape), epsilon=epsilon, stash_type=int(stash))
