@@ -83,11 +83,26 @@ def test_generated_tokens_are_eagers_after_few_compilations(make, most, caplog):
     assert sum(record.message.startswith("compiled ") for record in caplog.records) <= most
 
 
-def test_a_compiled_forward_generates():
-    model = gpt2()
-    expected = model.generate(ids, max_new_tokens=4, do_sample=False)
-    model.forward = precast.compile(model.forward, backend="interpret")
-    assert torch.equal(model.generate(ids, max_new_tokens=4, do_sample=False), expected)
+@pytest.mark.parametrize("is_sampled", [False, True])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("what", ["the module", "its forward"])
+def test_all_caches_and_ways_to_choose_tokens_generate(what, cache, is_sampled):
+    model = llama()
+    eager = copy.deepcopy(model)
+    if what == "the module":
+        compiled = called = precast.compile(model, backend="nop")
+    else:
+        compiled, called = precast.compile(model.forward, backend="nop"), model
+        model.forward = compiled
+    for tokens in (6, 6, 9):
+        found, expected = (_generated(each, tokens, cache, is_sampled) for each in (called, eager))
+        assert torch.equal(found, expected)
+    assert len(precast.variants(compiled)) <= 4
+
+
+def _generated(model, tokens, cache, is_sampled):
+    torch.manual_seed(5)
+    return model.generate(ids, max_new_tokens=tokens, do_sample=is_sampled, cache_implementation=cache)
 
 
 def test_programs_take_and_give_caches(tmp_path):

@@ -415,7 +415,7 @@ class AotCallable:
         from precast.trace.capture.call import flatten_call
 
         state = [item.target for item in module_state(root_modules(self._function))]
-        return [*state, *flatten_call(self._function, *in_words((args, kwargs))).names]
+        return [*state, *flatten_call(self._function, args, kwargs, checks_leaves=False).names]
 
     def variants(self) -> list[Variant]:
         """All variants that are kept, as they were compiled."""

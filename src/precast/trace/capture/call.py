@@ -32,7 +32,7 @@ class FlatCall:
     paths: tuple[str, ...]
 
 
-def flatten_call(function: Callable[..., Any], args: Any, kwargs: Any) -> FlatCall:
+def flatten_call(function: Callable[..., Any], args: Any, kwargs: Any, *, checks_leaves: bool = True) -> FlatCall:
     """Check that the call makes sense, and flatten it."""
     _check_callable(function)
     args, kwargs = _check_arguments(function, args, kwargs)
@@ -43,7 +43,8 @@ def flatten_call(function: Callable[..., Any], args: Any, kwargs: Any) -> FlatCa
     for path, leaf in with_paths:
         names.append(_leaf_name(path, first))
         paths.append(f"{'args' if path[0].idx == 0 else 'kwargs'}{pytree.keystr(path[1:])}")
-        _check_leaf(leaf, paths[-1])
+        if checks_leaves:
+            _check_leaf(leaf, paths[-1])
     return FlatCall(tuple(leaf for _, leaf in with_paths), tree, tuple(names), tuple(paths))
 
 
