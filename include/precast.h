@@ -9,7 +9,8 @@
  *
  * Memory: the caller owns all tensors. Outputs are allocated by the caller before precast_run, in the shapes and strides
  * that precast_infer gives for the inputs at hand; so results can be written straight into whatever memory they are
- * wanted in.
+ * wanted in. Where sizes of outputs depend on data, precast_infer gives the largest that they can have, and precast_run
+ * writes the sizes and strides that they came to into the arrays that `shape` and `strides` of each output point to.
  *
  * State: the model's named tensors, i.e. weights and buffers. What no entry updates is not copied and must stay where it
  * was given until precast_close; what an entry updates is copied when the model is opened. A call that fails leaves the
@@ -25,7 +26,7 @@
 extern "C" {
 #endif
 
-#define PRECAST_ABI_VERSION 2
+#define PRECAST_ABI_VERSION 3 /* 3: outputs whose sizes depend on data */
 #define PRECAST_MAX_RANK 16
 
 #if defined(__GNUC__)
@@ -116,7 +117,7 @@ PRECAST_API precast_status precast_entry_json(const precast_model* model, size_t
 PRECAST_API precast_status precast_infer(precast_model* model, size_t entry, const precast_tensor* inputs,
                                          size_t input_count, precast_tensor* outputs, size_t output_count);
 
-/* Runs the entry. Inputs may have any strides; outputs must have those that precast_infer gives. */
+/* Runs the entry. Inputs may have any strides; outputs must have the sizes and strides that precast_infer gives. */
 PRECAST_API precast_status precast_run(precast_model* model, size_t entry, const precast_tensor* inputs,
                                        size_t input_count, const precast_tensor* outputs, size_t output_count);
 

@@ -171,7 +171,7 @@ def _open_with_weights(handle: Any, rng: random.Random, kept: list[Any]) -> None
         spoiled(scale, rng, kept, is_input=True)
     named = _NamedTensor(rng.choice([b"scale", b"scale", b"other", None]), scale)
     options = _OpenOptions(
-        abi_version=rng.choice([2, 2, 2, 0, 1, 3, 2**32 - 1]),
+        abi_version=rng.choice([3, 3, 3, 0, 1, 2, 2**32 - 1]),
         threads=rng.choice([0, 1, -1, 2**31 - 1]),
         weights=rng.choice([ctypes.pointer(named), ctypes.pointer(named), None]),
         weight_count=rng.choice([0, 1]),

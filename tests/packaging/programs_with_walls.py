@@ -142,3 +142,96 @@ def map_over_rows(x, y):
 @case((_numbers(6, 3),))
 def associative_scan_of_products(x):
     return associative_scan(lambda a, b: a * b + 0.5, x, dim=0, combine_mode="generic")
+
+
+# Sizes that depend on data.
+
+
+@case((_numbers(4, 5),), (-_numbers(4, 5).abs(),), (_numbers(4, 5).abs(),))
+def nonzero_places(x):
+    return (x > 0).nonzero()
+
+
+@case((_numbers(6, 3),), (_numbers(6, 3) - 9,), (_numbers(6, 3) + 9,))
+def rows_by_mask(x):
+    kept = x[x[:, 0] > 0]
+    return kept * 2, kept.sum(0)
+
+
+@case((_numbers(6, 3),), (_numbers(17, 3),), dynamic_shapes=(ROWS,))
+def masked_select_with_dynamic_sizes(x):
+    return torch.masked_select(x, x > 0.3).exp()
+
+
+@case((torch.tensor([3, 1, 3, 2, 1]),), (torch.tensor([7, 7, 7, 7, 7]),))
+def unique_values(x):
+    return torch.unique(x)
+
+
+@case((torch.tensor([3, 1, 3, 2, 1]),), (torch.tensor([7, 7, 7, 7, 7]),))
+def unique_with_counts(x):
+    return torch.unique(x, return_inverse=True, return_counts=True)
+
+
+@case((torch.tensor([3, 3, 1, 1, 1, 3]),))
+def unique_consecutive_values(x):
+    return torch.unique_consecutive(x, return_counts=True)
+
+
+@case((_numbers(8, 2), torch.tensor(3)), (_numbers(8, 2), torch.tensor(8)), (_numbers(8, 2), torch.tensor(0)))
+def slice_by_item(x, n):
+    size = n.item()
+    torch._check(size >= 0)
+    torch._check(size <= x.shape[0])
+    return x[:size] * 2
+
+
+@case((torch.tensor(4),), (torch.tensor(1),))
+def arange_of_item(n):
+    size = n.item()
+    torch._check(size >= 0)
+    torch._check(size <= 100)
+    return torch.arange(size) * 2 + size
+
+
+@case((torch.tensor([2, 0, 3]), _numbers(3, 2)), (torch.tensor([1, 1, 1]), _numbers(3, 2)))
+def repeat_interleave_by_tensor(counts, x):
+    repeated = torch.repeat_interleave(x, counts, dim=0)
+    torch._check(repeated.shape[0] <= 12)
+    return repeated * 2
+
+
+@case((torch.tensor([2, 0, 3]), _numbers(3, 2)))
+def repeat_interleave_to_a_size(counts, x):
+    return torch.repeat_interleave(x, counts, dim=0, output_size=5) * 2
+
+
+@case((_numbers(6, 3), torch.tensor(4)), (_numbers(17, 3), torch.tensor(17)), dynamic_shapes=(ROWS, None))
+def slice_below_a_dynamic_size(x, n):
+    size = n.item()
+    torch._check(size >= 1)
+    torch._check(size <= x.shape[0])
+    return x[:size].softmax(0), x[: size - 1].sum(0)
+
+
+@case((_numbers(4, 6, 3),), (_numbers(4, 6, 3) - 9,))
+def several_masks(x):
+    kept = x[x[..., 0] > 0]
+    again = kept[kept[:, 1] > 0]
+    return again.sum(0), again @ again.mT
+
+
+@case((_numbers(9, 5),), (_numbers(9, 5) - 3,))
+class KeepTheBest(torch.nn.Module):
+    """What detection heads do: a threshold, then the boxes and scores that passed it, sorted."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.score = torch.nn.Linear(5, 1)
+
+    def forward(self, boxes):
+        scores = self.score(boxes).sigmoid()[:, 0]
+        kept = (scores > 0.5).nonzero()[:, 0]
+        order = scores[kept].argsort(descending=True)
+        return boxes[kept][order], scores[kept][order]

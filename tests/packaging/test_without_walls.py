@@ -74,3 +74,31 @@ def test_a_package_gives_what_eager_gives(modules, path, without_torch, name):
 
 def test_the_samples_of_such_programs_are_verified(path):
     assert {check.entry for check in precast.runtime.load(path).verify()} == set(CASES)
+
+
+def test_a_number_beyond_what_was_promised_is_refused(path):
+    model = precast.runtime.load(path)
+    for number in (9, -1, 2**40):
+        with pytest.raises(RuntimeError, match=r"at most 8 was expected|u1 >= 0"):
+            model["slice_by_item"](torch.randn(8, 2), torch.tensor(number))
+    with pytest.raises(RuntimeError, match="repeats can not be negative"):
+        model["repeat_interleave_by_tensor"](torch.tensor([2, -1, 3]), torch.randn(3, 2))
+    with pytest.raises(RuntimeError, match="allocated size does not match"):
+        model["repeat_interleave_to_a_size"](torch.tensor([2, 1, 3]), torch.randn(3, 2))
+
+
+def unbounded(x, n):
+    return torch.zeros(n.item()), x[: n.item()].sum()
+
+
+def anywhere(x, n):
+    row = n.item()
+    torch._check(row >= 0)
+    torch._check(row <= 8)
+    return torch.select(x, 0, row) * 2
+
+
+@pytest.mark.parametrize(("function", "why"), [(unbounded, "any size"), (anywhere, "outside of tensors")])
+def test_what_memory_cannot_be_set_aside_for_is_refused_when_packaging(function, why, tmp_path):
+    with pytest.raises(precast.errors.LoweringError, match=why):
+        precast.package(function, (torch.randn(8, 2), torch.tensor(3)), path=tmp_path / "m.precast")

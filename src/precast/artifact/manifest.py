@@ -6,6 +6,7 @@ What one entry of a model takes and gives, as its library and the manifest descr
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,6 +88,8 @@ class EntryDescription(NamedTuple):
     weights: tuple[TensorDescription, ...]
     outputs: tuple[TensorDescription, ...]
     updates: tuple[TensorDescription, ...] = ()
+    # Whether sizes of outputs depend on data: they are known once the entry has run.
+    finds_sizes: bool = False
 
 
 def parse_entry(text: str | bytes, *, is_checked: bool = True) -> EntryDescription:
@@ -98,7 +101,10 @@ def parse_entry(text: str | bytes, *, is_checked: bool = True) -> EntryDescripti
 def entry_description(content: Any) -> EntryDescription:
     """An entry as checked data describes it."""
     tensors = {kind: tuple(map(_tensor, content[kind])) for kind in ("inputs", "weights", "outputs", "updates")}
-    return EntryDescription(content["name"], **tensors)
+    given = {"max", "min", *(size["name"] for size in content["sizes"])}
+    texts = [size for each in tensors["outputs"] for size in each.shape if isinstance(size, str)]
+    finds_sizes = any(name not in given for text in texts for name in re.findall(r"[^\W\d]\w*", text))
+    return EntryDescription(content["name"], **tensors, finds_sizes=finds_sizes)
 
 
 def _tensor(content: Any) -> TensorDescription:

@@ -35,7 +35,7 @@ from precast.native.random import draw_from_streams
 from precast.native.rules import lower_graph
 from precast.native.rules.sizes import symbols_in
 from precast.native.sizes import size_readers
-from precast.native.split import Segment, SplitGraph, is_size, split_graph
+from precast.native.split import Segment, SplitGraph, is_size, makes_sizes, split_graph
 from precast.native.targets import Target
 from precast.options import Options, RandomSource, Verification, as_options
 
@@ -56,7 +56,9 @@ def segment_inputs(segment: Segment) -> SegmentInputs:
     spoken_of = dict.fromkeys(
         name for node in (*segment.inputs, *arguments, *segment.nodes) for name in symbols_in(value_of(node))
     )
-    return SegmentInputs(segment.inputs, tuple(name for name in spoken_of if name not in shown))
+    found = {name for node in segment.nodes if makes_sizes(node) for name in symbols_in(value_of(node))}
+    found -= {name for node in segment.inputs for name in symbols_in(value_of(node))}
+    return SegmentInputs(segment.inputs, tuple(name for name in spoken_of if name not in shown and name not in found))
 
 
 def segment_graph(segment: Segment, inputs: SegmentInputs) -> fx.GraphModule:

@@ -54,6 +54,7 @@ from precast.native.loops.index import product
 from precast.native.rules.lower import MAX_RANK
 from precast.native.rules.registry import rule_for
 from precast.native.rules.sizes import symbols_in, to_index
+from precast.native.rules.sizes_from_data import RELATIONS
 from precast.native.sizes import is_known, size_readers
 from precast.ops.cost import bytes_of
 from precast.ops.facts import Fact, facts_of, is_random
@@ -262,20 +263,45 @@ def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader[fx.Node]], device:
     return levels
 
 
-def may_be_native(node: fx.Node, device: str) -> bool:
-    """Whether lowering can take the node: by a rule, or as a step that calls back into torch."""
+def may_be_native(node: fx.Node, device: str, *, finds_sizes: bool = False) -> bool:
+    """Whether lowering can take the node: by a rule, or as a step that calls back into torch.
+
+    With `finds_sizes`, also what finds out sizes that depend on data, and what checks them: where all that follows is
+    lowered with it.
+    """
     if node.target is operator.getitem:
         source = node.args[0]
-        return isinstance(source, fx.Node) and may_be_native(source, device)
+        return isinstance(source, fx.Node) and may_be_native(source, device, finds_sizes=finds_sizes)
     if node.target is run_with_rng_state:
         return is_drawn_natively(node)
     if isinstance(node.target, HigherOrderOperator):
         return _runs_native_parts(node, device)
+    if finds_sizes and has_value(node) and isinstance(value_of(node), torch.SymBool):
+        return True
     if not isinstance(node.target, OpOverload) or not has_value(node) or node.target is random_seed:
         return False
+    if finds_sizes and _finds_sizes(node):
+        return True
     if facts_of(node) & _LEFT_TO_TORCH or makes_sizes(node) or _compares_sizes(node):
         return False
-    return may_be_held(value_of(node), (node.args, node.kwargs), device)
+    arguments = pytree.tree_leaves((node.args, node.kwargs))
+    found = [each for each in arguments if finds_sizes and isinstance(each, fx.Node) and _is_found_number(each)]
+    return may_be_held(value_of(node), [each for each in arguments if each not in found], device)
+
+
+def _is_found_number(node: fx.Node) -> bool:
+    return has_value(node) and isinstance(value_of(node), torch.SymInt) and may_be_native(node, "", finds_sizes=True)
+
+
+def _finds_sizes(node: fx.Node) -> bool:
+    """Whether a node has a rule by which it finds out a size, or checks sizes."""
+    if node.target is torch.ops.aten._assert_scalar.default:
+        condition = node.args[0]
+        value = value_of(condition) if isinstance(condition, fx.Node) else condition
+        return isinstance(value, bool) or (isinstance(value, torch.SymBool) and type(value.node.expr) in RELATIONS)
+    value = value_of(node)
+    is_whole = isinstance(value, torch.SymInt) or not isinstance(value, torch.SymFloat | torch.SymBool)
+    return is_whole and makes_sizes(node) and rule_for(node.target) is not None
 
 
 def _runs_native_parts(node: fx.Node, device: str) -> bool:

@@ -28,10 +28,12 @@ from precast.native.call import SizeReader
 from precast.native.describe import Condition, Entry
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index, Quotient, Remainder, Symbol, atoms
-from precast.native.loops.program import LoopProgram, SizeSource
+from precast.native.loops.program import LoopProgram, Run, SizeSource, all_steps, parts_of, read_by, written_by
+from precast.native.loops.verifier.parts import exposed
 from precast.native.programs import SegmentInputs, lower_segment, lower_segments, rewrite_graph, segment_inputs
 from precast.native.random import SEED_NAME, seed_as_input
 from precast.native.rules.sizes import expression_to_index
+from precast.native.rules.sizes_from_data import NO_BOUND
 from precast.native.sizes import size_readers
 from precast.native.split import Segment, is_size, may_be_native, split_graph
 from precast.native.targets import Target, target_for
@@ -170,7 +172,9 @@ def _refuse_what_needs_torch(missing: Iterable[str], name: str) -> None:
 def _between_segments(module: fx.GraphModule) -> Iterator[str]:
     """What torch would have to run because native code cannot hold its values, and then all else that needs torch."""
     target = library_target()
-    found = [node for node in _computing_nodes(module.graph) if not may_be_native(node, target.device)]
+    found = [
+        node for node in _computing_nodes(module.graph) if not may_be_native(node, target.device, finds_sizes=True)
+    ]
     named = [node for node in found if node.target not in _BOOKKEEPING]
     for node in named:
         # An operator with an effect stands, behind its token, inside another that orders effects.
@@ -188,12 +192,44 @@ def _called_back(entry: Entry) -> Iterator[str]:
 
 def _lower(segment: Segment, name: str) -> Entry:
     """The segment as an entry that reads all its dynamic sizes off the tensors it is given."""
-    entry = lower_segment(segment, library_target(), name=name)
+    entry = lower_segment(
+        segment, library_target(), name=name, on_lowered=lambda program: _refuse_unbounded(program, name)
+    )
     _refuse_what_needs_torch(_called_back(entry), name)
     inputs = segment_inputs(segment)
     if not inputs.sizes:
         return entry
     return replace(entry, program=_without_size_inputs(entry.program, inputs, size_readers(segment.inputs)))
+
+
+def _refuse_unbounded(program: LoopProgram, name: str) -> None:
+    """Refuse sizes that depend on data, and that nothing bounds, and what they might lead astray."""
+    unbounded = dict.fromkeys(_unbounded(program))
+    if unbounded:
+        raise LoweringError(
+            f"{name!r} has tensors of any size:" + "".join(f"\n       {each}" for each in unbounded),
+            why="these sizes depend on data, and memory is set aside before the program runs",
+            fix="say how large they can be, for example torch._check(n <= 1000) after n = x.item()",
+        )
+    astray = dict.fromkeys(f"{step} ({origins})" for step, origins in exposed(program))
+    if astray:
+        raise LoweringError(
+            f"{name!r} might read or write outside of tensors:" + "".join(f"\n       {each}" for each in astray),
+            why="it was not proved that places which depend on data are inside",
+            fix="say so, for example torch._check(n < x.shape[0]) after n = i.item(), or index by tensors",
+        )
+
+
+def _unbounded(program: LoopProgram) -> Iterator[str]:
+    steps = list(all_steps(program))
+    buffers = {buffer for step in steps for buffer in (*read_by(step), *written_by(step))}
+    sized = {
+        each.name for buffer in buffers for size in buffer.shape for each in atoms(size) if isinstance(each, Symbol)
+    }
+    for step in steps:
+        for source in (source for part in parts_of(step) for source in part.program.sizes):
+            if source.bound == NO_BOUND and source.symbol in sized:
+                yield f"{', '.join(step.origins)} at {step.at if isinstance(step, Run) else None}"
 
 
 def _without_size_inputs(

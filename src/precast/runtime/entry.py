@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from precast.artifact.dtypes import DTYPES
 from precast.artifact.manifest import EntryDescription, TensorDescription, parse_entry
@@ -25,11 +26,15 @@ from precast.runtime.tensors import (
     are_bits,
     as_in_memory,
     as_tensor,
+    filled_part,
     is_torch_tensor,
     pack_tensors,
+    pack_with_room,
     with_bits,
     without_bits,
 )
+
+AnyTensor = TypeVar("AnyTensor", Tensor, Weight, Tensor | Weight)
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,18 @@ class Entry:
             results, outputs = self._torch_results.make()
         else:
             layouts = zip(self.description.outputs, self._layouts(inputs), strict=True)
-            results = [self._allocate(each, layout, like_torch) for each, layout in layouts]
-            outputs = pack_tensors(results)
+            return self._filled(inputs, [self._allocate(each, layout, like_torch) for each, layout in layouts])
         self.model.run(self.number, inputs, outputs)
         return tuple(results)
+
+    def _filled(self, inputs: PackedTensors, results: Sequence[AnyTensor]) -> tuple[AnyTensor, ...]:
+        """The results once the program has filled them; where sizes depend on data, what it filled of them."""
+        if not self.description.finds_sizes:
+            self.model.run(self.number, inputs, pack_tensors(results))
+            return tuple(results)
+        outputs, layouts = pack_with_room(results)
+        self.model.run(self.number, inputs, outputs)
+        return tuple(filled_part(result, layout) for result, layout in zip(results, layouts, strict=True))  # type: ignore[misc]
 
     def _run_with_bits(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]:
         """The same where numpy's arrays stand for bfloat16."""
@@ -80,8 +93,7 @@ class Entry:
             else self._allocate(each, layout, like_torch)
             for each, layout in zip(self.description.outputs, self._layouts(inputs), strict=True)
         ]
-        self.model.run(self.number, inputs, pack_tensors(results))
-        return tuple(without_bits(each, as_bits=are_bits(tensors)) for each in results)
+        return tuple(without_bits(each, as_bits=are_bits(tensors)) for each in self._filled(inputs, results))
 
     @cached_property
     def _has_bfloat16(self) -> bool:
@@ -92,8 +104,7 @@ class Entry:
         inputs = pack_tensors(tensors)
         results = [Weight(each.dtype, allocate_array(weight_carrier(each.dtype), *layout))
                    for each, layout in zip(self.description.outputs, self._layouts(inputs), strict=True)]  # fmt: skip
-        self.model.run(self.number, inputs, pack_tensors(results))
-        return tuple(results)
+        return self._filled(inputs, results)
 
     @cached_property
     def _inputs(self) -> RepeatedTensors:

@@ -16,7 +16,8 @@ from precast.artifact.weights import Weight
 from precast.errors import ArtifactError, InputValueError
 from precast.runtime.tensors import CTensor, PackedTensors, Tensor, pack_tensors
 
-ABI_VERSION = 2
+ABI_VERSION = 3
+_READABLE_VERSIONS = (2, 3)
 MAX_RANK = 16
 _INVALID_ARGUMENT, _MISMATCH, _OUT_OF_MEMORY, _INDEX_OUT_OF_RANGE = 1, 2, 3, 5
 
@@ -73,10 +74,10 @@ class NativeLibrary:
         self.handle = handle
         handle.precast_last_error.restype = ctypes.c_char_p
         handle.precast_abi_version.restype = ctypes.c_uint32
-        version = handle.precast_abi_version()
-        if version != ABI_VERSION:
+        self.version: int = handle.precast_abi_version()
+        if self.version not in _READABLE_VERSIONS:
             raise ArtifactError(
-                f"the model speaks version {version} of the C interface, this runtime version {ABI_VERSION}",
+                f"the model speaks version {self.version} of the C interface, this runtime version {ABI_VERSION}",
                 why="it was built by another version of Precast",
                 fix="package it again, or install the version it was built with",
             )
@@ -179,7 +180,7 @@ class OpenModel:
         self._failures: dict[int, BaseException] = {}
         self._fallback = _FALLBACK(self._guard(fallback)) if fallback else _FALLBACK()
         options = _OpenOptions(
-            ABI_VERSION, _teams.size(threads), self._weights, len(weights), None, self._fallback, None
+            library.version, _teams.size(threads), self._weights, len(weights), None, self._fallback, None
         )
         self.handle, self._run = ctypes.c_void_p(), library.handle.precast_run
         library.check(library.handle.precast_open(ctypes.byref(options), ctypes.byref(self.handle)))

@@ -97,6 +97,38 @@ def pack_tensors(tensors: Sequence[Tensor | Weight]) -> PackedTensors:
     return _Layouts(layouts).pack(tensors, addresses)
 
 
+def pack_with_room(tensors: Sequence[Tensor | Weight]) -> tuple[PackedTensors, Sequence[Layout]]:
+    """Describe memory that has room for more than compiled code fills: what it filled, it writes into the layouts."""
+    layouts, addresses = list[Layout](), list[int]()
+    for tensor in tensors:
+        each: Any = tensor
+        facts = (each.dtype, each.shape, each.stride()) if is_torch_tensor(each) else _facts_of(each)
+        layouts.append(_layout.__wrapped__(*facts))
+        addresses.append(each.data_ptr() if is_torch_tensor(each) else _address(each))
+    return _Layouts(layouts).pack(tensors, addresses), layouts
+
+
+def filled_part(tensor: Tensor | Weight, layout: Layout) -> Tensor | Weight:
+    """What was filled of a tensor that had room for more, in memory of its own."""
+    arrays: Any = layout.owners
+    shape, strides = map(tuple, arrays)
+    whole: Any = tensor
+    if isinstance(tensor, Weight):
+        return Weight(tensor.dtype, _cut(tensor.carrier, shape, strides))
+    if isinstance(tensor, np.ndarray):
+        return _cut(tensor, shape, strides)
+    is_whole = (tuple(whole.shape), whole.stride()) == (shape, strides)
+    filled: Tensor = whole if is_whole else whole.as_strided(shape, strides).clone()
+    return filled
+
+
+def _cut(array: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    steps = tuple(stride * array.itemsize for stride in strides)
+    if (array.shape, array.strides) == (shape, steps):
+        return array
+    return np.lib.stride_tricks.as_strided(array, shape, steps).copy(order="K")
+
+
 class _Layouts:
     """How several tensors lie in memory, as an array of `precast_tensor` that lacks their addresses."""
 
@@ -171,11 +203,15 @@ def _fields_of(count: int) -> Struct:
 
 
 def _layout_of(tensor: Tensor | Weight) -> Layout:
+    return _layout(*_facts_of(tensor))
+
+
+def _facts_of(tensor: Tensor | Weight) -> tuple[object, tuple[int, ...], tuple[int, ...]]:
     if isinstance(tensor, Weight):
         # A weight says its own type: numpy has no bfloat16 to say it with.
-        return _layout(DTYPES[tensor.dtype].name, tensor.carrier.shape, _strides(tensor.carrier))
+        return DTYPES[tensor.dtype].name, tensor.carrier.shape, _strides(tensor.carrier)
     assert isinstance(tensor, np.ndarray), "`as_tensor` makes it one"
-    return _layout(tensor.dtype, tensor.shape, _strides(tensor))
+    return tensor.dtype, tensor.shape, _strides(tensor)
 
 
 def _address(tensor: Tensor | Weight) -> int:

@@ -69,7 +69,7 @@ def cases(every: int) -> Iterator[Case]:
     for name, (function, inputs_of) in test_dynamic_operators.CASES.items():
         calls = [inputs_of(size) for size in (test_dynamic_operators.TRACED, OTHER_SIZE)]
         yield make_entry(lowered(function, *calls[0], name=f"dynamic_{name}", dynamic=True)), calls
-    for name in test_parts.PARTS:
+    for name in (*test_parts.PARTS, *test_parts.SIZES):
         entry = test_parts.entry_of(name)
         yield replace(entry, weights={}), test_parts.calls_of(name, entry)
     for name, function in test_random.CASES.items():

@@ -13,6 +13,7 @@ from precast.native.loops.buffers import contiguous_buffer
 from precast.native.loops.interpreter import interpret
 from precast.native.loops.program import Repeat, Run, with_steps
 from precast.native.loops.verifier import IllegalLoopProgramError, verify_loops, verify_plan
+from precast.native.loops.verifier.parts import exposed
 from precast.packaging.native_program import native_program
 from precast.packaging.package import own_copy
 from precast.packaging.storages import SharedStorages
@@ -45,7 +46,12 @@ PARTS = ("cond_on_data", "cond_with_dynamic_sizes", "cond_inside_of_cond", "whil
          "CondOverWeights")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PARTS)
+SIZES = ("nonzero_places", "rows_by_mask", "masked_select_with_dynamic_sizes", "unique_with_counts",
+         "unique_consecutive_values", "slice_by_item", "arange_of_item", "repeat_interleave_by_tensor",
+         "slice_below_a_dynamic_size", "several_masks", "KeepTheBest")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*PARTS, *SIZES])
 def test_the_interpreter_gives_what_eager_gives(name):
     entry, module = entry_of(name), CASES[name].make().eval()
     for call, inputs in zip(CASES[name].calls, calls_of(name, entry), strict=True):
@@ -126,6 +132,15 @@ def test_a_part_has_room_for_its_temporaries():
     cramped = exchanged(entry.program, step, scratch=small)
     with pytest.raises(IllegalLoopProgramError, match="bytes of scratch memory, and has 8"):
         verify_plan(cramped, replace(entry.plan, offsets=offsets))
+
+
+def test_a_size_that_depends_on_data_stays_below_its_bound():
+    program = entry_of("several_masks").program
+    assert not list(exposed(program))
+    step = only(Run, program)
+    inner = step.parts[0].program
+    larger = replace(inner, sizes=(replace(inner.sizes[0], bound=inner.sizes[0].bound + 1),))
+    assert list(exposed(exchanged(program, step, parts=(replace(step.parts[0], program=larger),))))
 
 
 def branching(x, w):

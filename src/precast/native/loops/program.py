@@ -246,6 +246,7 @@ class Run:
     choice: Buffer | None = None
     scratch: Buffer | None = None
     origins: tuple[str, ...] = ()
+    at: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

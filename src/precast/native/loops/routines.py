@@ -160,6 +160,25 @@ def _grouped_product(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) ->
     return (result,)
 
 
+def _nonzero(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    found = inputs[0].reshape(-1).nonzero()[:, 0]
+    return _with_room([found], shapes) + (torch.tensor(len(found)),)
+
+
+def _unique(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    (source,) = inputs
+    find = torch.unique if numbers[0] else torch.unique_consecutive
+    values, places, counts = find(source, return_inverse=True, return_counts=True)
+    return _with_room([values, places, counts], shapes) + (torch.tensor(len(values)),)
+
+
+def _with_room(found: Tensors, shapes: Shapes) -> tuple[torch.Tensor, ...]:
+    """Rows that are followed by what nobody reads."""
+    return tuple(
+        torch.cat([row, row.new_zeros(shape[0] - len(row))]) for row, shape in zip(found, shapes, strict=False)
+    )
+
+
 _FINISHES: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
     "mul": torch.mul,
@@ -182,7 +201,9 @@ _ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
     "depthwise_convolution": _convolution,
     "grouped_product": _grouped_product,
     "matmul": _matmul,
+    "nonzero": _nonzero,
     "scan": _scan,
     "search": _search,
     "sort": _sort,
+    "unique": _unique,
 }

@@ -17,6 +17,7 @@ from precast.native.rules import (
     reduction,
     resampling,
     scatter,
+    sizes_from_data,
     special,
     view,
 )
@@ -45,6 +46,7 @@ FAMILIES = (
     reduction,
     resampling,
     scatter,
+    sizes_from_data,
     softmax,
     special,
     view,

@@ -45,6 +45,9 @@ class Builder:
         self.results: tuple[Result, ...] = ()
         self.node_name, self.origin = "", ""
         self.at: str | None = None
+        # Of an operator that finds out a number: what the number is called, and the most that it is known to be.
+        self.number: Index | None = None
+        self.bound: Index | None = None
 
     @property
     def result(self) -> Result:

@@ -10,10 +10,10 @@ import torch
 
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index, constant, product
-from precast.native.loops.scalars import Constant, Load, Scalar
-from precast.native.rules.builder import Builder, Indices, broadcast_indices
+from precast.native.loops.scalars import Constant, IndexValue, Load, Scalar, apply
+from precast.native.rules.builder import Builder, Indices, Result, broadcast_indices
 from precast.native.rules.conditions import Place, all_of, check_bounds, out_of_bounds, place
-from precast.native.rules.registry import DECLINED, Lowered, lowering
+from precast.native.rules.registry import DECLINED, Found, Lowered, lowering
 from precast.native.rules.view import reshaped_indices
 
 aten = torch.ops.aten
@@ -144,12 +144,15 @@ def broadcast_shape(shapes: Sequence[Indices]) -> Indices:
 
 def _index(builder: Builder, source: Buffer, indices: Sequence[Buffer | None], *, is_checked: bool) -> Lowered:
     if has_mask(indices):
-        # How many elements there are depends on the data.
-        return DECLINED
+        return _index_by_mask(builder, source, indices)
     if all(index is None for index in indices):
         return builder.define(lambda at: Load(source, at))
     if is_checked:
         check_indices(builder, source, indices)
+    return _index_by_places(builder, source, indices)
+
+
+def _index_by_places(builder: Builder, source: Buffer, indices: Sequence[Buffer | None]) -> Buffer:
     choice = advanced(source, indices)
 
     def chosen(at: Indices) -> Scalar:
@@ -157,6 +160,44 @@ def _index(builder: Builder, source: Buffer, indices: Sequence[Buffer | None], *
         return Load(source, where, is_inside)
 
     return builder.define(chosen)
+
+
+def chosen_places(builder: Builder, mask: Buffer) -> tuple[Buffer, Buffer]:
+    """Where a tensor is not zero, counted row by row, and how many such places there are."""
+    results = Result("i64", (product(mask.shape),)), Result("i64", ())
+    with builder.part("places"):
+        places, count = builder.call("nonzero", [mask], results=results)
+    return places, count
+
+
+def coordinate_of(places: Buffer, number: Index, shape: Indices, dim: int) -> Scalar:
+    """Where along one dimension a chosen place is."""
+    below = IndexValue(product(shape[dim + 1 :]), "i64")
+    whole = apply("div_floor", Load(places, (number,)), below)
+    return whole if dim == 0 else apply("remainder", whole, IndexValue(shape[dim], "i64"))
+
+
+def _index_by_mask(builder: Builder, source: Buffer, indices: Sequence[Buffer | None]) -> Lowered:
+    """``source[mask]``, with whole dimensions before and after."""
+    given = [index for index in indices if index is not None]
+    if len(given) != 1:
+        return DECLINED
+    (mask,) = given
+    dims = range(len(mask.shape))
+    places, count = chosen_places(builder, mask)
+
+    start = list(indices).index(mask)
+
+    def column(inner: Builder, dim: int) -> Buffer:
+        with inner.part(f"column{dim}"):
+            result = Result("i64", (inner.result.shape[start],))
+            return inner.define(lambda at: coordinate_of(places, at[0], mask.shape, dim), result)
+
+    def define(inner: Builder) -> Buffer:
+        columns = [column(inner, dim) for dim in dims]
+        return _index_by_places(inner, source, [*indices[:start], *columns, *indices[start + 1 :]])
+
+    return Found(count, product(mask.shape), define)
 
 
 @lowering(aten.index.Tensor)

@@ -55,7 +55,7 @@ from precast.native.loops.program import (
 from precast.native.loops.scalars import Load
 from precast.native.rules.builder import Builder, Indices, Result, is_dense
 from precast.native.rules.registry import DECLINED, Found, drawing_rule_for, rule_for
-from precast.native.rules.sizes import symbols_in, to_index, to_indices, to_strides
+from precast.native.rules.sizes import known_bound, symbols_in, to_index, to_indices, to_strides
 from precast.ops.cost import size_hint
 
 MAX_RANK = 16
@@ -135,7 +135,7 @@ def _lower_rest(
     targets: Mapping[int, Buffer],
 ) -> Results:
     """All that follows a node whose size depends on data, as a part that knows this size."""
-    inner = Builder(builder.routines, builder.names)
+    inner, origin, at = Builder(builder.routines, builder.names), builder.origin, builder.at
     inner.results, inner.node_name, inner.origin, inner.at = (
         builder.results, builder.node_name, builder.origin, builder.at,
     )  # fmt: skip
@@ -145,7 +145,8 @@ def _lower_rest(
     inputs = tuple(dict.fromkeys((found.count, *read)))
     size = SizeSource(new_symbol_of(node), 0, None, bound=found.bound)
     program = LoopProgram(f"{name}, from {node.name} on", inputs, results, (size,), tuple(inner.steps))
-    builder.steps.append(Run(f"{node.name}_rest", (Part(program),), inputs, program.outputs, origins=(inner.origin,)))
+    outputs, origins = program.outputs, (origin,)
+    builder.steps.append(Run(f"{node.name}_rest", (Part(program),), inputs, outputs, origins=origins, at=at))
     return results
 
 
@@ -246,6 +247,8 @@ def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> 
     builder.results = tuple(_result_of(each, node) for each in values if isinstance(each, torch.Tensor))
     builder.node_name, builder.origin = node.name, f"{node.name}: {node.target}"
     builder.at = str(source_line_of(node) or "") or None
+    builder.number = to_index(value) if isinstance(value, torch.SymInt) else None
+    builder.bound = known_bound(value)
     replace, arguments = _replacing(meanings), node.args
     rule = rule_for(node.target)
     if node.target is run_with_rng_state:

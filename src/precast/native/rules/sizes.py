@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 from torch.utils._sympy.functions import Max
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from precast.errors import LoweringError
 from precast.native.loops.expressions import FUNCTIONS
@@ -34,6 +35,42 @@ def to_index(size: int | torch.SymInt) -> Index:
 def expression_to_index(expression: sympy.Expr) -> Index:
     """An expression over size symbols as an ``Index``."""
     return _from_sympy(sympy.expand(expression))
+
+
+MOST = 2**40
+"""No buffer has more elements: a size that may be larger is unbounded."""
+
+
+def known_bound(value: object) -> Index | None:
+    """The most that the size that a value was found to have can be, as far as ranges and promises of the user tell."""
+    if isinstance(value, tuple | list):
+        return next((bound for each in value if (bound := known_bound(each)) is not None), None)
+    sizes: tuple[object, ...] = tuple(value.shape) if isinstance(value, torch.Tensor) else (value,)
+    found = [each for each in sizes if isinstance(each, torch.SymInt) and free_unbacked_symbols(each)]
+    if not found or not found[0].node.expr.is_Symbol:
+        return None
+    symbol, shape_env = found[0].node.expr, found[0].node.shape_env
+    promised = (each.expr for each in shape_env.deferred_runtime_asserts.get(symbol, ()))
+    bounds = [bound for each in promised if (bound := _bound_in(each, symbol)) is not None]
+    upper = shape_env.var_to_range[symbol].upper
+    if upper.is_Integer and upper < MOST:
+        bounds.append(constant(int(upper)))
+    # Another size says more than the range that follows from its own.
+    return min(bounds, key=lambda bound: -1 if bound.constant is None else bound.constant, default=None)
+
+
+def _bound_in(promise: sympy.Basic, symbol: sympy.Symbol) -> Index | None:
+    """What a promise ``symbol <= bound`` says of a symbol; None if it says something else."""
+    if isinstance(promise, sympy.GreaterThan | sympy.StrictGreaterThan):
+        promise = promise.reversed
+    if not isinstance(promise, sympy.LessThan | sympy.StrictLessThan) or promise.lhs.free_symbols != {symbol}:
+        return None
+    bound = promise.rhs - (promise.lhs - symbol) - (1 if isinstance(promise, sympy.StrictLessThan) else 0)
+    return None if free_unbacked(bound) or symbol in bound.free_symbols else expression_to_index(bound)
+
+
+def free_unbacked(expression: sympy.Basic) -> bool:
+    return any(symbol_is_type(each, SymT.UNBACKED_INT) for each in expression.free_symbols)
 
 
 def to_strides(strides: tuple[int | torch.SymInt, ...]) -> tuple[Index, ...]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from weakref import WeakSet
 
 from precast.native.loops.printer import print_step
@@ -48,18 +49,23 @@ class IllegalLoopProgramError(AssertionError):
     """A pass, or a lowering rule, made a program that must not run: a bug of ours, and no mistake of the user's."""
 
 
-def verify_loops(program: LoopProgram, *, after: str, before: LoopProgram | None = None) -> None:
-    """Raise if a rule is broken, naming what ran last; `before` is the program whose buffers were given to others."""
-    examples = examples_of(program)
+def verify_loops(
+    program: LoopProgram, *, after: str, before: LoopProgram | None = None, around: Sizes = MappingProxyType({})
+) -> None:
+    """Raise if a rule is broken, naming what ran last; `before` is the program whose buffers were given to others.
+
+    Of a part, `around` are examples of sizes of the programs around it.
+    """
+    examples = examples_of(program, around)
     for step in program.steps:
         for part in parts_of(step):
-            verify_loops(part.program, after=after)
+            verify_loops(part.program, after=after, around=examples)
         if step not in _right:
             _refuse(
                 faults_of(step, examples), f"{program.name}, after {after}, at {step.name}", partial(print_step, step)
             )
             _right.add(step)
-    _refuse(misordered(program), f"{program.name}, after {after}")
+    _refuse(misordered(program, examples), f"{program.name}, after {after}")
     if before is not None:
         _refuse(confused(before, program), f"{program.name}, after {after}")
 

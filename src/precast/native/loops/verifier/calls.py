@@ -9,7 +9,7 @@ from precast.native.loops.buffers import View
 from precast.native.loops.index import Atom, Index, Symbol, atoms, constant, product, substitute
 from precast.native.loops.program import FINISHES, LibraryCall
 from precast.native.loops.verifier.enumeration import Grid, Sizes, sample_sizes
-from precast.native.loops.verifier.proofs import is_proved
+from precast.native.loops.verifier.proofs import Facts, is_proved
 
 Views = Sequence[View]
 Shape = tuple[Index, ...]
@@ -54,20 +54,30 @@ def _traced(numbers: Shape, examples: Sizes) -> Shape:
     return tuple(substitute(number, values) for number in numbers) if values else numbers
 
 
-def _leaves(view: View, examples: Sizes) -> bool:
-    """Whether a view reaches outside its buffer, for every choice of dynamic sizes."""
+def is_proved_inside(view: View, facts: Facts = ()) -> bool:
+    """Whether it was proved that a view stays inside of its buffer, given that `facts` hold."""
+    first, last, end, own = _reach(view)
+    return is_proved(first, (*own, *facts)) and is_proved(end - last, (*own, *facts))
+
+
+def _reach(view: View) -> tuple[Index, Index, Index, Facts]:
+    """The first and the last element of a view, the last of its buffer, and what is known where there are any."""
     pairs = list(zip(view.shape, view.strides, strict=True))
     facts = tuple(size - 1 for size in view.shape if size.constant is None)
-    if any(size == constant(0) for size in view.shape):
-        return False
     last, first = view.offset, view.offset
     for size, stride in pairs:
         reach = (size - 1) * stride
         last, first = (last + reach, first) if is_proved(stride, facts) else (last, first + reach)
     end = sum(((size - 1) * stride for size, stride in zip(view.buffer.shape, view.buffer.strides, strict=True)),
               start=constant(0))  # fmt: skip
-    if is_proved(first, facts) and is_proved(end - last, facts):
+    return first, last, end, facts
+
+
+def _leaves(view: View, examples: Sizes) -> bool:
+    """Whether a view reaches outside its buffer, for every choice of dynamic sizes."""
+    if any(size == constant(0) for size in view.shape) or is_proved_inside(view):
         return False
+    first, last, end, _ = _reach(view)
     parts = (*view.shape, *view.strides, view.offset, *view.buffer.shape, *view.buffer.strides)
     symbols = sorted({each.name for part in parts for each in atoms(part) if isinstance(each, Symbol)})
     grids = (Grid((), sizes) for sizes in sample_sizes(symbols, examples))
@@ -163,6 +173,14 @@ def _grouped(inputs: Views, outputs: Views, numbers: Shape) -> bool:
     return fits and ends.dtype in ("i32", "i64") and len({left.dtype, right.dtype, result.dtype}) == 1
 
 
+def _counted(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    """Rows with room for every element, whole numbers in the last few, and how much of the rows is filled."""
+    (source,), (*rows, count) = inputs, outputs
+    total = (product(source.shape),)
+    are_rows = all(row.shape == total and row.strides == (constant(1),) for row in rows)
+    return are_rows and all(row.dtype == "i64" for row in rows[-2:]) and (count.shape, count.dtype) == ((), "i64")
+
+
 _RULES: dict[str, Callable[[Views, Views, Shape], bool]] = {
     "attention": _attention,
     "attention_backward": _attention_backward,
@@ -174,9 +192,13 @@ _RULES: dict[str, Callable[[Views, Views, Shape], bool]] = {
     "depthwise_convolution": lambda inputs, outputs, numbers: _convolved(inputs[0], inputs[1], outputs[0], numbers),
     "grouped_product": _grouped,
     "matmul": _matmul,
+    "nonzero": _counted,
     "scan": _alike,
     "search": _found,
     "sort": _sorted,
+    "unique": lambda inputs, outputs, numbers: (
+        _counted(inputs, outputs, numbers) and outputs[0].dtype == inputs[0].dtype and len(inputs[0].shape) == 1
+    ),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from types import MappingProxyType
 
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index, Symbol, atoms, constant, product
@@ -24,19 +25,24 @@ from precast.native.loops.verifier.dependences import fully_written, unwritten
 from precast.native.loops.verifier.enumeration import Grid, Sizes, sample_sizes
 
 
-def examples_of(program: LoopProgram) -> Sizes:
-    """What dynamic sizes were when the program was traced."""
-    return {source.symbol: source.example for source in program.sizes if source.example is not None}
+def examples_of(program: LoopProgram, around: Sizes = MappingProxyType({})) -> Sizes:
+    """What dynamic sizes were when the program was traced, with those around it; what depends on data, at its most."""
+    examples = {**around, **{each.symbol: each.example for each in program.sizes if each.example is not None}}
+    for source in program.sizes:
+        names = () if source.bound is None else {each.name for each in atoms(source.bound) if isinstance(each, Symbol)}
+        if source.bound is not None and set(names) <= set(examples):
+            examples[source.symbol] = Grid((), examples).number(source.bound)
+    return examples
 
 
-def misordered(program: LoopProgram) -> Iterator[str]:
+def misordered(program: LoopProgram, examples: Sizes) -> Iterator[str]:
     """What is read or returned before it is whole, and what is written over."""
     names: dict[str, Buffer] = {}
     for buffer in (*program.inputs, *program.outputs, *program.temporaries):
         if names.setdefault(buffer.name, buffer) != buffer:
             yield f"two buffers are called {buffer.name}"
     may_be_updated = {update.input for update in program.updates}
-    state = _Written(program)
+    state = _Written(program, examples)
     for step in program.steps:
         for kernel in _kernels(step):
             yield from (f"{step.name}: {each}" for each in unwritten(kernel, frozenset(state.whole), state.examples))
@@ -71,9 +77,9 @@ def _made_by(step: Step, whole: set[Buffer]) -> set[Buffer]:
 class _Written:
     """What has been written so far: whole buffers, and how many elements of others calls wrote."""
 
-    def __init__(self, program: LoopProgram):
+    def __init__(self, program: LoopProgram, examples: Sizes):
         self.inputs = set(program.inputs)
-        self.examples = examples_of(program)
+        self.examples = examples
         self.whole = set(program.inputs)
         self.counts: dict[Buffer, Index] = {}
 

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from precast.native.loops.buffers import Buffer
-from precast.native.loops.index import Index, Symbol, atoms, constant
-from precast.native.loops.program import LoopProgram, Part, Repeat, Run, Step, parts_of
+from precast.native.loops.buffers import Buffer, whole
+from precast.native.loops.index import Index, Symbol, atoms, constant, symbol
+from precast.native.loops.program import (
+    Kernel,
+    KernelGroup,
+    LibraryCall,
+    LoopProgram,
+    Part,
+    Repeat,
+    Run,
+    Step,
+    parts_of,
+)
 from precast.native.loops.size_bounds import Bounds, upper_bound, with_own_bounds
+from precast.native.loops.verifier.accesses import Access, accesses_of
+from precast.native.loops.verifier.calls import is_proved_inside
 from precast.native.loops.verifier.enumeration import Grid, sample_sizes
+from precast.native.loops.verifier.proofs import Facts, facts_of, is_proved
 
 
 def mismatched(step: Run | Repeat) -> Iterator[str]:
@@ -76,6 +89,42 @@ def cramped(step: Step, bounds: Bounds) -> Iterator[str]:
             if grid.number(needed) > grid.number(room):
                 yield f"{part.program.name} needs {needed} bytes of scratch memory, and has {room}"
                 break
+
+
+def exposed(program: LoopProgram, found: frozenset[str] = frozenset(), facts: Facts = ()) -> Iterator[tuple[str, str]]:
+    """Steps, by their names and what they were made of, that may read or write anywhere, as far as was proved.
+
+    What sizes that depend on data come to is checked against their bounds alone, so all else must follow from these.
+    """
+    for step in program.steps:
+        if found and not _is_proved(step, found, facts):
+            yield step.name, ", ".join(step.origins)
+        for part in parts_of(step):
+            own = {each.symbol: each.bound for each in part.program.sizes if each.bound is not None}
+            known = (*facts, *(bound - symbol(name) for name, bound in own.items()))
+            yield from exposed(part.program, found.union(own), known)
+
+
+def _is_proved(step: Step, found: frozenset[str], facts: Facts) -> bool:
+    match step:
+        case Kernel():
+            return all(_is_inside(each, found, facts) for each in accesses_of(step))
+        case KernelGroup(_, members):
+            return all(_is_proved(each, found, facts) for each in members)
+        case LibraryCall():
+            views = (*step.inputs, *step.outputs)
+            return all(is_proved_inside(each, facts) for each in views if each != whole(each.buffer))
+    return True
+
+
+def _is_inside(access: Access, found: frozenset[str], facts: Facts) -> bool:
+    numbers = (*access.what.indices, *access.buffer.shape, *(each.extent for each in access.variables))
+    names = {each.name for number in numbers for each in atoms(number) if isinstance(each, Symbol)}
+    if names.isdisjoint(found):
+        return True
+    known = (*facts, *facts_of(access.what.guard))
+    pairs = zip(access.what.indices, access.buffer.shape, strict=True)
+    return all(is_proved(index, known) and is_proved(size - index - 1, known) for index, size in pairs)
 
 
 def _arena_of(part: Part) -> Index:

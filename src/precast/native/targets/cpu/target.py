@@ -41,7 +41,7 @@ class CpuTarget(Target):
     device = "cpu"
     routines = frozenset({
         "attention", "attention_backward", "convolution", "convolution_backward_data", "convolution_backward_weights",
-        "depthwise_convolution", "grouped_product", "matmul", "scan", "search", "sort",
+        "depthwise_convolution", "grouped_product", "matmul", "nonzero", "scan", "search", "sort", "unique",
     })  # fmt: skip
     likes_channels_last = True
     keeps_code = True

@@ -27,7 +27,7 @@ ROUTINE_FILES = {
     "matmul": ("matmul", "product"),
 }
 """Which source files have a routine, where it is not the file of its own name."""
-IN_LOOPS = frozenset({"direct_convolution", "own_convolutions", "product", "scan", "search", "sort"})
+IN_LOOPS = frozenset({"direct_convolution", "nonzero", "own_convolutions", "product", "scan", "search", "sort"})
 """Files whose loops run slower when they are compiled as routines are."""
 NEEDS_ONEDNN = frozenset({"convolution", "matmul"})
 """Files that call oneDNN."""
