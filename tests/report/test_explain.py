@@ -71,3 +71,35 @@ def test_a_compiled_module_is_explained_with_its_options():
     assert [step.operators for step in (*graph.kernels, *graph.library_calls)] == [("convolution",)]
     with pytest.raises(FreezeError, match="no_grad"):
         precast.explain(frozen, torch.ones(1, 3, 8, 8))
+
+
+class Router(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.small, self.large = (
+            torch.nn.Linear(4, 4),
+            torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)),
+        )
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.large(x) if x.abs().max() > 0 else self.small(x)
+
+
+def test_regions_of_a_program_in_pieces_are_listed_with_the_line_that_breaks_it():
+    model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()), Router())
+    told = precast.explain(model, torch.ones(2, 4))
+    in_python = {region.name: region.reason for region in told.regions if region.is_in_python}
+    assert set(in_python) == {"Sequential", "1"}
+    assert "self.large(x) if x.abs().max() > 0" in in_python["1"]
+    assert {region.name for region in told.regions if not region.is_in_python} == {"0", "1.large"}
+    assert "runs in pieces:" in str(told)
+    assert "compiled   1.large" in str(told)
+    assert {"region": "0", "runs_in_python": False, "reason": "the first call"} in told.as_data()
+    assert len(told.graphs) == 4
+    assert model[1].calls == 0
+
+
+def test_a_program_that_is_one_graph_has_no_regions():
+    assert precast.explain(torch.nn.Linear(2, 2), torch.ones(1, 2)).regions == ()

@@ -24,7 +24,14 @@ from precast.autograd.guards.changing_values import ChangingNumbers, SizeRoots, 
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.pieces import Pieces
 from precast.autograd.state_slots import ModuleSlots
-from precast.autograd.uncaptured import NotCapturedError, name_of, named_modules, told_failures, warn_at_users_line
+from precast.autograd.uncaptured import (
+    NotCapturedError,
+    Region,
+    name_of,
+    named_modules,
+    told_failures,
+    warn_at_users_line,
+)
 from precast.autograd.variants.compiled import CompiledVariant, EagerVariant
 from precast.autograd.variants.table import InputNames, Record, Variant, VariantTable, in_words
 from precast.autograd.warm.later import Later
@@ -135,17 +142,21 @@ class AotCallable:
         others = [each for place, each in enumerate(args) if place not in modules]
         return bound(*others, **{name: each for name, each in kwargs.items() if name not in modules})
 
-    def compile_for(self, *args: Any, **kwargs: Any) -> None:
-        """Compile what a call like this one needs, without running it."""
+    def compile_for(self, *args: Any, **kwargs: Any) -> bool:
+        """Compile what a call like this one needs, without running it; tells whether it is one graph.
+
+        Raises where it has to be one.
+        """
         values, guard_key, numbers = self._values(args, kwargs)
-        if self._find(values, guard_key) is None:
+        variant = self._find(values, guard_key)
+        if variant is None:
             try:
-                self._compile(args, kwargs, values, guard_key, numbers)
+                variant, _ = self._compile(args, kwargs, values, guard_key, numbers)
             except NotCapturedError as failure:
                 error = failure.error
-            else:
-                return
-            raise error
+            if variant is None and not self._graph_breaks:
+                raise error
+        return variant is not None and not isinstance(variant, EagerVariant)
 
     def _values(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -422,6 +433,13 @@ class AotCallable:
         own = [record.told(self._function) for record in self._variants.records()]
         others = (*self._bound_to.values(), *self._pieces.compiled())
         return [*own, *(variant for each in others for variant in each.variants())]
+
+    def regions(self) -> list[Region]:
+        """What runs in Python and what is compiled, the outermost first."""
+        records = self._variants.records()
+        own = [Region(self._function, isinstance(each.variant, EagerVariant), each.reason) for each in records]
+        others = (*self._bound_to.values(), *self._pieces.compiled())
+        return [*own, *(region for each in others for region in each.regions())]
 
     @property
     def compilers(self) -> CompilersInUse:

@@ -76,6 +76,14 @@ def told_of(error: BaseException) -> tuple[str, str, str]:
     return users_line(error.__traceback__) or "", text, "Move what fails out of the forward."
 
 
+class Region(NamedTuple):
+    """A function or module that is a part of a program: compiled, or run in Python, and for what reason."""
+
+    function: Function
+    is_in_python: bool
+    reason: str
+
+
 class GraphBreakWarning(UserWarning):
     """Parts of a program run in Python, since they cannot be captured."""
 
@@ -122,14 +130,24 @@ def _modules_in_reach(function: Function) -> dict[str, torch.nn.Module]:
     return root_modules(function) | named_modules(function)
 
 
-def _tell(function: Function, breaks: list[UncapturedForward]) -> None:
+def names_within(function: Function) -> Callable[[Function], str]:
+    """What functions and modules that are parts of ``function`` are called: modules by their path."""
     names = module_names(_modules_in_reach(function))
+
+    def name(part: Function) -> str:
+        return names.get(id(getattr(part, "__self__", part))) or name_of(part)
+
+    return name
+
+
+def _tell(function: Function, breaks: list[UncapturedForward]) -> None:
+    name_within = names_within(function)
     reasons: dict[tuple[str, str, str], list[Function]] = {}
     for each in breaks:
         reasons.setdefault(each[1:], []).append(each.function)
     told = []
     for (at, why, fix), found in list(reasons.items())[:_MOST_TOLD]:
-        told.append(", ".join(names.get(id(one)) or name_of(one) for one in _innermost(found)))
+        told.append(", ".join(name_within(one) for one in _innermost(found)))
         told += [*([f"  at:  {at}"] if at else []), f"  why: {why}", f"  fix: {fix}"]
     more = [f"and {len(reasons) - _MOST_TOLD} more lines"] if len(reasons) > _MOST_TOLD else []
     beginning = (

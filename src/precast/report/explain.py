@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from precast.autograd.callable import AotCallable
 from precast.autograd.compilers_in_use import CompilersInUse, compilers_of
+from precast.autograd.uncaptured import GraphBreakWarning, names_within
 from precast.backend import Compiler
 from precast.errors import InputTypeError
 from precast.graph.compilation import get_aot_graph_name
@@ -24,17 +28,38 @@ from precast.report.graph_explanation import GraphExplanation, explain_graph
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """What each graph of a function becomes: kernels, library calls, calls back into torch."""
+class RegionExplanation:
+    """A module or function of a program that runs in pieces: whether it runs in Python, and why."""
 
-    graphs: tuple[GraphExplanation, ...]
+    name: str
+    is_in_python: bool
+    reason: str
 
     def __str__(self) -> str:
-        return "\n\n".join(map(str, self.graphs))
+        told = self.reason.replace("\n", "\n    ")
+        return f"  in Python  {self.name}: {told}" if self.is_in_python else f"  compiled   {self.name}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What each graph of a function becomes: kernels, library calls, calls back into torch.
+
+    ``regions`` are the parts of a function that is not one graph.
+    """
+
+    graphs: tuple[GraphExplanation, ...]
+    regions: tuple[RegionExplanation, ...] = ()
+
+    def __str__(self) -> str:
+        parts = ["\n".join(["runs in pieces:", *map(str, self.regions)])] if self.regions else []
+        return "\n\n".join([*parts, *map(str, self.graphs)])
 
     def as_data(self) -> list[dict[str, Any]]:
-        """The same as plain data, for JSON."""
-        return [graph.as_data() for graph in self.graphs]
+        """The same as plain data, for JSON; what runs in Python comes first."""
+        regions = [
+            {"region": each.name, "runs_in_python": each.is_in_python, "reason": each.reason} for each in self.regions
+        ]
+        return [*regions, *(graph.as_data() for graph in self.graphs)]
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -72,8 +97,9 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
 
     A compiled function or module is explained with the options that it was compiled with.
 
-    Nothing is built and ``fn`` is not run on the arguments' values. Graphs for gradients are explained too where the
-    call asks for them.
+    Nothing is built and ``fn`` is not run on the arguments' values, unless it cannot be captured as a whole: then a
+    copy of it runs once, and its parts are listed, with the lines that are in the way. Graphs for gradients are
+    explained too where the call asks for them.
 
     >>> print(explain(lambda x: x.exp() + 1, torch.ones(2)))
     inference graph: 1 kernel, 0 library calls, 0 calls back into torch; moves 16 bytes, 0 bytes of scratch memory
@@ -93,8 +119,30 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
         backward=_explaining(compilers.backward, graphs),
         inference=_explaining(compilers.inference, graphs),
     )
-    AotCallable(_unwrapped(fn), compilers, logs=False).compile_for(*args, **kwargs)
-    return Explanation(tuple(graphs))
+    original = _unwrapped(fn)
+    if AotCallable(original, compilers, logs=False, graph_breaks=True).compile_for(*args, **kwargs):
+        return Explanation(tuple(graphs))
+    graphs.clear()
+    regions = _run_in_pieces(original, args, kwargs, compilers)
+    return Explanation(tuple(graphs), tuple(regions))
+
+
+def _run_in_pieces(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], compilers: CompilersInUse
+) -> list[RegionExplanation]:
+    """Run a copy of the function, which is how one finds out what it calls; its parts, the outermost first."""
+    copied = copy.deepcopy(function)
+    call = AotCallable(copied, compilers, logs=False, graph_breaks=True)
+    own_args, own_kwargs = pytree.tree_map_only(torch.Tensor, _copied, (args, kwargs))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GraphBreakWarning)
+        call(*own_args, **own_kwargs)
+    name_within = names_within(copied)
+    return [RegionExplanation(name_within(each.function), each.is_in_python, each.reason) for each in call.regions()]
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def _explaining(compiler: object, graphs: list[GraphExplanation]) -> _Explaining:
