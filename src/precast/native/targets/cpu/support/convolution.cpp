@@ -90,7 +90,7 @@ void prepare(const convolution_problem& problem, const strided* inputs, const ep
     const auto type = type_of(problem.operands[source]->dtype);
     layouts given, wanted;
     owned_layout bias, no_bias;
-    owned_attributes attributes, none;
+    owned_attributes attributes, signing_attributes, none;
     for (auto which : {source, weights, result})
         if (!describe(counted(problem, which), type, 0, given[which])) return;
     if (starts_with_bias(inputs, epilogue, 1)) {
@@ -106,13 +106,13 @@ void prepare(const convolution_problem& problem, const strided* inputs, const ep
             if (!plan_convolution(problem, engine, wanted, leaves_epilogue ? no_bias : bias, leaves_epilogue ? none : attributes, plan))
                 continue;
             made.leaves_epilogue = leaves_epilogue;
-            if (made.flags_to_watch(epilogue) && implementation_of(plan).find("gemm:") != std::string_view::npos &&
-                (!post_ops_of(inputs, epilogue, static_cast<bool>(bias), attributes, true) ||
-                 !plan_convolution(problem, engine, wanted, bias, attributes, plan)))
+            const bool signs_zeros = made.flags_to_watch(epilogue) && implementation_of(plan).find("gemm:") != std::string_view::npos;
+            if (signs_zeros && (!post_ops_of(inputs, epilogue, static_cast<bool>(bias), signing_attributes, true) ||
+                                !plan_convolution(problem, engine, wanted, bias, signing_attributes, plan)))
                 continue;
             for (auto which : {source, weights, result})
                 if (!made.add_operand(engine, plan, arguments_of[problem.wanted][which], given[which], which == problem.wanted)) return;
-            if (!leaves_epilogue && !made.add_epilogue(engine, inputs, epilogue, bias)) return;
+            if (!leaves_epilogue && !made.add_epilogue(engine, inputs, epilogue, bias, signs_zeros)) return;
             made.create(plan);
         }
 }

@@ -85,15 +85,18 @@ public:
         return true;
     }
 
-    // The operands of an epilogue that the primitive runs itself.
-    bool add_epilogue(const engine& engine, const strided* inputs, const epilogue& epilogue, const owned_layout& bias) {
-        const bool has_bias = static_cast<bool>(bias);
+    // The operands of an epilogue that the primitive runs itself, as the post-ops that `post_ops_of` makes of it.
+    bool add_epilogue(const engine& engine, const strided* inputs, const epilogue& epilogue, const owned_layout& bias,
+                      bool signs_zeros = false) {
+        int post_op = 0;
         for (int32_t each = 0; each < epilogue.size; ++each) {
+            const bool is_bias = bias && each == 0;
+            const int place = post_op;
+            if (!is_bias) post_op += signs_zeros && epilogue.steps[each].kind == finish_kind::relu ? 2 : 1;
             if (epilogue.steps[each].operand < 0) continue;
-            const bool is_bias = has_bias && each == 0;
             const auto& input = inputs[epilogue.steps[each].operand];
             operand added;
-            added.argument = is_bias ? DNNL_ARG_BIAS : DNNL_ARG_ATTR_MULTIPLE_POST_OP(each - has_bias) | DNNL_ARG_SRC_1;
+            added.argument = is_bias ? DNNL_ARG_BIAS : DNNL_ARG_ATTR_MULTIPLE_POST_OP(place) | DNNL_ARG_SRC_1;
             owned_layout layout;
             if (!describe(input, type_of(input.dtype), input.rank, layout) ||
                 dnnl_memory_create(added.given.fill(), is_bias ? bias.get() : layout.get(), engine.handle.get(), DNNL_MEMORY_NONE) != dnnl_success)
