@@ -9,7 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -25,9 +25,10 @@ from precast.export import ExportedProgram
 from precast.onnx.adapters import InputAdapter, OutputAdapter
 from precast.onnx.axes import rename_axes
 from precast.onnx.optimize import fold
+from precast.onnx.quantize import Scheme, quantized_model, relative_error
 from precast.onnx.session import IN_MEMORY_LIMIT, Session, as_array, as_torch, weight_bytes
 from precast.onnx.translate import RuleUse, as_own_output
-from precast.onnx.verify import Verification
+from precast.onnx.verify import Verification, check_structure
 from precast.onnx.weights import TorchWeight, attach, missing_as_inputs, missing_in, missing_weights
 
 ExternalData = bool | Literal["auto"] | None
@@ -212,6 +213,23 @@ class ONNXProgram:
         """Fold constants and recognize patterns, in place."""
         fold(self.model, opset=self.model.opset_imports[""])
         self.release()
+
+    def quantized(self, scheme: Scheme = "int8") -> "ONNXProgram":
+        """The same program with the weights of matrix products in few bits.
+
+        ``int8`` and ``int4`` keep computing in floats. ``dynamic_int8`` rounds activations too, and multiplies whole
+        numbers. ``verification`` tells how far the results are from those of this program, on the example.
+        """
+        model = quantized_model(self.model, scheme)
+        check_structure(model)
+        exported = self.exported_program
+        if exported is None or exported.example_inputs is None:
+            verification = Verification(("structure",), ("the numbers: the program has no example inputs",))
+        else:
+            args, kwargs = exported.example_inputs
+            error = relative_error(model, self.model, self.adapt_torch_inputs(*args, **kwargs))
+            verification = Verification(("structure", f"example inputs, off by {error:.2%}"))
+        return replace(self, model=model, verification=verification)
 
     def attach_weights(self, path: str | os.PathLike[str]) -> None:
         """Give a model that was exported without weights the tensors of a safetensors file, by name."""
