@@ -30,14 +30,14 @@ def test_writes_a_file_and_tells_rules_and_checks(run):
     result = run("models_for_onnx.py:make", "-o", "model.onnx")
     assert result.exit_code == 0, result.output
     onnx.checker.check_model("model.onnx")
-    assert "torchlib:aten_linear" in result.stdout
+    assert "precast:linear" in result.stdout
     assert "checked: structure, example inputs, batch=4" in result.stdout
 
 
 def test_summary_as_json(run):
     told = json.loads(run("models_for_onnx.py:make", "--json", "--opset", "18", "--external-data").stdout)
     assert told["file"] == "model.onnx"
-    assert {"operator": "aten::relu", "rule": "torchlib:aten_relu", "count": 1} in told["operators"]
+    assert {"operator": "aten::relu", "rule": "precast:relu", "count": 1} in told["operators"]
 
 
 def test_a_failure_is_told_and_leaves_no_file(run):

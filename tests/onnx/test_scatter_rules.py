@@ -61,3 +61,14 @@ def test_a_copy_spreads_over_what_it_is_copied_to():
 
     call = torch.randn(3, 4), torch.arange(4)
     torch.testing.assert_close(export(run, call).call_as_model(*call), run(*call))
+
+
+@pytest.mark.parametrize("reduce", ["add", "multiply"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_scattering_with_an_operation(reduce: str, dtype: torch.dtype):
+    call = torch.randint(1, 9, (3, 5)).to(dtype), INDEX, torch.randint(1, 9, (4, 4)).to(dtype)
+
+    def run(x, index, source):
+        return x.scatter(0, index, source, reduce=reduce), x.scatter(0, index, 3, reduce=reduce)
+
+    torch.testing.assert_close(export(run, call)(*call), run(*call))

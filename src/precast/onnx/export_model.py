@@ -59,8 +59,8 @@ DEFAULT_OPSET = 20
 """Has Gelu, and every runtime of the last years reads it."""
 
 RULE_FILES = (
-    "attention", "complex", "control_flow", "counting", "cumulative", "embedding", "linear_algebra", "onnx_operators",
-    "pointwise", "reduction", "sizes", "special_functions",
+    "attention", "complex", "control_flow", "counting", "cumulative", "embedding", "integers", "linear_algebra",
+    "onnx_operators", "pointwise", "reduction", "sizes", "special_functions",
 )  # fmt: skip
 """Importing them fills the table."""
 for _rule_file in RULE_FILES:

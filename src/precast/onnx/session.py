@@ -31,6 +31,10 @@ class SessionError(OnnxError):
     """onnxruntime refuses a model."""
 
 
+class MissingKernelError(SessionError):
+    """onnxruntime has no code for an operator on these types: the model may be right all the same."""
+
+
 class Session:
     """A model ready to run on the CPU, under the newest opset that onnxruntime reads where the model's is newer."""
 
@@ -110,7 +114,8 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except (*known, failures.RuntimeException, RuntimeError) as error:
-        raise SessionError(
+        kind = MissingKernelError if isinstance(error, failures.NotImplemented) else SessionError
+        raise kind(
             what,
             why=str(error),
             fix="Export with another opset, give other rules in custom_translation_table, or pass verify=False.",

@@ -218,8 +218,8 @@ def largest(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = 
 @rule("aten::nanmedian.dim")
 def median_of_numbers_along(x: Any, dim: int, keepdim: bool = False) -> Any:
     """The lower of the two in the middle of what is not NaN; NaN where nothing is left."""
-    if not x.shape:
-        return op.Identity(x), integer(0)
+    if not x.shape or not x.dtype.is_floating_point():
+        return median_along(x, dim, keepdim)
     axis = integers(dim)
     is_nan = op.IsNaN(x)
     # Infinities at the end stand for NaN, and are what is chosen where there is nothing else.

@@ -120,6 +120,18 @@ def scatter_add(x: Any, dim: int, index: Any, source: Any) -> Any:
     return scatter_reduce(x, dim, index, source, "sum")
 
 
+@rule("aten::scatter.reduce")
+def scatter_by(x: Any, dim: int, index: Any, source: Any, *, reduce: str) -> Any:
+    return scatter_reduce(x, dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
+
+
+@rule("aten::scatter.value_reduce")
+def scatter_number_by(x: Any, dim: int, index: Any, value: float, *, reduce: str) -> Any:
+    source = op.Expand(number(value, x), op.Shape(index))
+    source.shape = index.shape
+    return scatter_by(x, dim, index, source, reduce=reduce)
+
+
 @rule("aten::index_reduce")
 def index_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
     """As scattering, with one index for each slice of the source."""

@@ -7,6 +7,7 @@ Operators that torchlib lacks, or that newer opsets say in one node.
 Random numbers that torchlib lacks.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,11 +23,15 @@ from precast.onnx.rules.registry import rule, static_size
 
 @rule("aten::fmax")
 def fmax(x: Any, y: Any) -> Any:
+    if not x.dtype.is_floating_point():
+        return op.Max(x, y)
     return op.Where(op.IsNaN(x), y, op.Where(op.IsNaN(y), x, op.Max(x, y)))
 
 
 @rule("aten::fmin")
 def fmin(x: Any, y: Any) -> Any:
+    if not x.dtype.is_floating_point():
+        return op.Min(x, y)
     return op.Where(op.IsNaN(x), y, op.Where(op.IsNaN(y), x, op.Min(x, y)))
 
 
@@ -37,6 +42,19 @@ def signbit(x: Any) -> Any:
     zero = number(0.0, x)
     # Minus zero shows in its reciprocal.
     return op.Or(op.Less(x, zero), op.And(op.Equal(x, zero), op.Less(op.Reciprocal(x), zero)))
+
+
+@rule("aten::atan2")
+def angle_of_point(y: Any, x: Any) -> Any:
+    """Torchlib's takes the negative half of the first axis for the other end of the circle."""
+    height, width = op.Abs(y), op.Abs(x)
+    infinite = number(math.inf, x)
+    are_infinite = op.And(op.Equal(height, infinite), op.Equal(width, infinite))
+    is_level = op.And(op.Equal(height, number(0.0, y)), op.Not(op.IsNaN(x)))
+    ratio = op.Where(are_infinite, number(1.0, x), op.Div(height, width))
+    angle = op.Where(is_level, number(0.0, x), op.Atan(ratio))
+    angle = op.Where(signbit(x), op.Sub(number(math.pi, x), angle), angle)
+    return op.Where(signbit(y), op.Neg(angle), angle)
 
 
 @rule("aten::copysign.Tensor")

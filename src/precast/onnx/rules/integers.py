@@ -1,0 +1,123 @@
+"""Operators on whole numbers and truth values that ONNX has for floats alone, or onnxruntime has no kernels for.
+
+Before: ``ceil(i64[3])``         ``addmm(i64[2], i64[2, 3], i64[3, 2])``
+After:  ``Identity(i64[3])``     ``Add(i64[2], MatMul(i64[2, 3], i64[3, 2]))``
+
+Floats take torchlib's way.
+"""
+
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript.function_libs.torch_lib.ops import core, nn
+
+from precast.onnx.rules.cumulative import scan
+from precast.onnx.rules.opsets import integers, number, op
+from precast.onnx.rules.registry import rule
+
+_LONGEST_DIVISION = 92
+"""Steps of Euclid's algorithm on two neighbours among the Fibonacci numbers, the slowest pair in 64 bits."""
+
+
+def is_float(x: Any) -> bool:
+    """Whether a value holds floats of any size."""
+    return bool(x.dtype.is_floating_point())
+
+
+@rule("aten::ceil")
+def ceil(x: Any) -> Any:
+    return op.Ceil(x) if is_float(x) else op.Identity(x)
+
+
+@rule("aten::floor")
+def floor(x: Any) -> Any:
+    return op.Floor(x) if is_float(x) else op.Identity(x)
+
+
+@rule("aten::round")
+def nearest(x: Any) -> Any:
+    return op.Round(x) if is_float(x) else op.Identity(x)
+
+
+@rule("aten::trunc", "aten::fix")
+def trunc(x: Any) -> Any:
+    return core.aten_trunc(x) if is_float(x) else op.Identity(x)
+
+
+@rule("aten::isnan")
+def is_nan(x: Any) -> Any:
+    return op.IsNaN(x) if is_float(x) else op.Not(op.Equal(x, x))
+
+
+@rule("aten::isinf")
+def is_infinite(x: Any) -> Any:
+    return op.IsInf(x) if is_float(x) else op.Not(op.Equal(x, x))
+
+
+@rule("aten::isfinite")
+def is_finite(x: Any) -> Any:
+    return core.aten_isfinite(x) if is_float(x) else op.Equal(x, x)
+
+
+@rule("aten::logsumexp")
+def log_sum_exp(x: Any, dim: Any, keepdim: bool = False) -> Any:
+    return core.aten_logsumexp(x if is_float(x) else op.Cast(x, to=ir.DataType.FLOAT), dim, keepdim)
+
+
+@rule("aten::relu")
+def relu(x: Any) -> Any:
+    if is_float(x):
+        return op.Relu(x)
+    zero = number(0, x)
+    return op.Where(op.Greater(x, zero), x, zero)
+
+
+@rule("aten::addmm")
+def add_product(x: Any, left: Any, right: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    if is_float(x):
+        return core.aten_addmm(x, left, right, beta=beta, alpha=alpha)
+    product = op.MatMul(left, right)
+    if alpha != 1:
+        product = op.Mul(product, number(alpha, product))
+    if beta == 0:
+        return product
+    return op.Add(x if beta == 1 else op.Mul(x, number(beta, x)), product)
+
+
+@rule("aten::linear")
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    if is_float(x):
+        return nn.aten_linear(x, weight, bias)
+    product = op.MatMul(x, op.Transpose(weight, perm=[1, 0]) if len(weight.shape) == 2 else weight)
+    return product if bias is None else op.Add(product, bias)
+
+
+@rule("aten::softmax.int")
+def softmax(x: Any, dim: int, dtype: int = -1) -> Any:
+    """A type that is asked for is computed in."""
+    x = x if dtype in (-1, None) else op.Cast(x, to=dtype)
+    return op.Softmax(x, axis=dim) if x.shape is None or len(x.shape) else op.Add(op.Sub(x, x), number(1.0, x))
+
+
+@rule("aten::log_softmax.int")
+def log_softmax(x: Any, dim: int, dtype: int = -1) -> Any:
+    x = x if dtype in (-1, None) else op.Cast(x, to=dtype)
+    return op.LogSoftmax(x, axis=dim) if x.shape is None or len(x.shape) else op.Sub(x, x)
+
+
+@rule("prims::gcd", "aten::gcd")
+def greatest_common_divisor(x: Any, y: Any) -> Any:
+    """Euclid's algorithm, as many steps as any two numbers of 64 bits need."""
+    wide_x, wide_y = (op.Abs(op.Cast(value, to=ir.DataType.INT64)) for value in (x, y))
+    shape = op.Shape(op.Add(wide_x, wide_y))
+    steps = op.ConstantOfShape(integers(_LONGEST_DIVISION), value=ir.tensor([0], dtype=ir.DataType.INT64))
+
+    def step(larger: Any, smaller: Any, _: Any) -> tuple[list[Any], list[Any]]:
+        zero = number(0, smaller)
+        is_done = op.Equal(smaller, zero)
+        rest = op.Mod(larger, op.Where(is_done, number(1, smaller), smaller))
+        return [op.Where(is_done, larger, smaller), op.Where(is_done, zero, rest)], []
+
+    start = [op.Expand(value, shape) for value in (wide_x, wide_y)]
+    found, _ = scan(step, start, [(steps, 0)], output_axis=0)
+    return op.Cast(found, to=x.dtype)
