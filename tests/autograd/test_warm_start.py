@@ -440,7 +440,27 @@ def test_a_tensor_that_a_closure_holds_is_read_at_each_call(start):
 
     assert start(run, ones())
     weight = torch.full((3,), 5.0)
+    assert not start(run, ones())
+    weight = torch.full((1,), 5.0)
     assert start(run, ones())
+
+
+def test_which_tensors_of_pythons_state_are_one_is_compared(start):
+    first = second = torch.ones(2, 3)
+
+    def run(x, other):
+        return (x * first - second * other + first).sin()
+
+    x = ones()
+    assert start(run, x, ones())
+    second = torch.full((2, 3), 2.0)
+    assert start(run, x, ones())
+    first, second = second, first
+    assert not start(run, x, ones())
+    first = x
+    assert start(run, x, ones())
+    first = second[:]
+    assert start(run, x, ones())
 
 
 def test_hooks_are_traced(start):
@@ -613,3 +633,73 @@ def test_gradients_of_gradients_and_of_some_results_of_any_size_are_traced_when_
         (gradient,) = torch.autograd.grad(compiled(x)[1].sum(), x, create_graph=True)
         torch.testing.assert_close(torch.autograd.grad(gradient.sum(), x)[0], -x.sin())
     assert compiler.restored
+
+
+def steps_of(make, options, count=3, *, change=lambda net, optimizer: None):
+    """Parameters after some compiled steps of an optimizer and after as many of eager; and how many were traced."""
+    found, compiler = [], StandAloneCompiler(options)
+    for compile_step in (lambda step: aot_function(step, compiler), lambda step: step):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 3))
+        optimizer = make(net.parameters())
+        change(net, optimizer)
+        step = compile_step(optimizer.step)
+        for _ in range(count):
+            optimizer.zero_grad()
+            net(ones()).square().sum().backward()
+            step()
+        found.append([each.detach().clone() for each in net.parameters()])
+        found[-1] += [each for state in optimizer.state.values() for each in state.values()]
+    torch.testing.assert_close(*found)
+    return compiler.compiled
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        lambda parameters: torch.optim.Adagrad(parameters, lr=0.1),
+    ],
+    ids=["AdamW", "SGD", "Adagrad"],
+)
+def test_steps_of_optimizers_start_without_a_trace(options, make):
+    assert steps_of(make, options)
+    assert not steps_of(make, options)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net, optimizer: optimizer.param_groups[0].update(lr=0.2),
+        lambda net, optimizer: optimizer.param_groups[0].update(weight_decay=0.5),
+        lambda net, optimizer: net[0].weight.requires_grad_(False),
+        lambda net, optimizer: optimizer.param_groups[0]["params"].pop(1),
+        lambda net, optimizer: optimizer.param_groups[0]["params"].reverse(),
+        lambda net, optimizer: optimizer.register_step_pre_hook(lambda *_: None),
+    ],
+)
+def test_a_changed_optimizer_is_traced(options, change):
+    def make(parameters):
+        return torch.optim.AdamW(parameters, lr=0.1)
+
+    assert steps_of(make, options)
+    assert steps_of(make, options, change=change)
+    assert not steps_of(make, options)
+
+
+def test_tensors_added_to_pythons_state_are_added_after_a_restored_start(options):
+    def adding_to(seen, named):
+        def run(x):
+            seen.append(x * 2)
+            named["last"] = (x * 3, 4)
+            return x + 1
+
+        return run
+
+    for is_first in (True, False):
+        compiler, seen, named = StandAloneCompiler(options), [], {}
+        compiled = aot_function(adding_to(seen, named), compiler)
+        torch.testing.assert_close(compiled(ones()), ones() + 1)
+        assert bool(compiler.compiled) is is_first
+        torch.testing.assert_close((seen, named), ([ones() * 2], {"last": (ones() * 3, 4)}))

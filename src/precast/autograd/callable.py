@@ -290,7 +290,7 @@ class AotCallable:
         start = self._warm_start(values, guard_key, numbers, roots)
         if start is not None:
             later = partial(Later, self._function, args, kwargs, slots, job, roots, numbers)
-            restored = start.restore(self._function, values, job.compilation, later, may_break=self._graph_breaks)
+            restored = start.restore(values, job.compilation, later, may_break=self._graph_breaks)
             if restored is not None:
                 return restored
         self._compilers.forward.get_ready(slots.read())

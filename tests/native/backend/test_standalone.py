@@ -1,6 +1,7 @@
 import json
 import logging
 
+import numpy
 import pytest
 import torch
 
@@ -85,10 +86,27 @@ def test_a_library_that_is_gone_is_built_again(options, traces):
 
 
 def test_why_a_call_cannot_start_without_a_trace_is_logged(options, caplog):
-    weight = torch.ones(3)
+    held = numpy.ones(2)
     with caplog.at_level(logging.INFO, logger="precast.autograd"):
-        start(lambda x: x * weight, options)(torch.ones(3))
-    assert "traced, since the call depends on a tensor" in caplog.text
+        start(lambda x: x if held is None else x * 2, options)(torch.ones(3))
+    assert "traced, since the call depends on an object of type" in caplog.text
+
+
+def test_steps_of_an_optimizer_start_again_without_a_trace(options, traces):
+    counts = []
+    for compile_step in (lambda step: start(step, options), lambda step: start(step, options), lambda step: step):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        step = compile_step(optimizer.step)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().sum().backward()
+            step()
+        counts.append((len(traces), [each.detach() for each in model.parameters()]))
+    (first, one), (second, other), (_, eager) = counts
+    assert first == second == 2
+    torch.testing.assert_close((one, other), (eager, eager))
 
 
 def test_entries_are_plain_data(options):

@@ -140,14 +140,15 @@ class CompiledVariant:
     def _captured_of(self, tensors: Sequence[Any]) -> Sequence[Any]:
         return tensors[self.state_count : self.state_count + len(self.captured.places)]
 
-    def _current_key(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def current_key(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """What counts of captured tensors and gradients now."""
         tensors = self._tensors(values)
         now = [*self._captured_of(tensors), *self.gradients.read(tensors)]
         return self.key_of(tensors, now, self.outputs)
 
     def changed_tensors(self, values: Sequence[Any]) -> str | None:
         """What of the tensors beside the values is not as compiled for, in words."""
-        now, start = self._current_key(values) if self.captured_key else (), len(self.captured.places)
+        now, start = self.current_key(values) if self.captured_key else (), len(self.captured.places)
         end = start + len(self.gradients.owners)
         absent = static_key([None])[0]
         pairs = [pair for pair in zip(self.captured_key[start:end], now[start:end], strict=True) if pair[0] != pair[1]]

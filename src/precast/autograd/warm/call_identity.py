@@ -72,9 +72,6 @@ def _refuse_interference() -> None:
         raise Indescribable("hooks on all modules")
 
 
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
-
-
 def describe_call(
     function: Callable[..., Any],
     values: Sequence[Any],
@@ -148,23 +145,11 @@ def _describe_decompositions(table: Any, description: Description) -> None:
 
 def _describe_values(values: Sequence[Any], symbols: Mapping[tuple[int, int], str], description: Description) -> None:
     """Inputs by what tracing sees of them, and which of them are one object, or share memory."""
-    objects: dict[int, int] = {}
-    memories: dict[int, int] = {}
     for number, value in enumerate(values):
         if not isinstance(value, torch.Tensor):
             description.add(value)
             continue
-        if type(value) not in _TENSORS or value.layout is not torch.strided or value.is_quantized:
-            raise Indescribable(f"an input of type {type(value).__name__}")
-        standing = (value.requires_grad, value.is_leaf, value.is_conj(), value.is_neg(), value.is_inference())
-        place = objects.setdefault(id(value), len(objects))
-        memory = memories.setdefault(value.untyped_storage()._cdata, len(memories))
         shape = [symbols.get((number, dimension), size) for dimension, size in enumerate(value.shape)]
         # Strides follow sizes that are symbols.
         strides = value.stride() if shape == list(value.shape) else memory_order(value)
-        description.word(
-            f"{type(value).__name__} {value.dtype} {value.device} {tuple(shape)} {strides} "
-            f"{value.storage_offset()} {standing} {place} {memory}"
-        )
-        if vars(value):
-            description.attributes(value)
+        description.add_tensor(value, shape, strides)

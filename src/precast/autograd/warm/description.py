@@ -35,6 +35,7 @@ from precast.trace.state.reads import UNTOLD_OF_CLASSES
 
 _PLAIN = frozenset({type(None), bool, int, str, bytes, complex, type(...), type(NotImplemented)})
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, re.Pattern)
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _LISTS = (list, tuple, collections.deque)
 _DICTS = (dict, types.MappingProxyType)
 _BUILTINS = (
@@ -75,6 +76,7 @@ class Description:
         self._numbers: dict[int, int] = {}
         # Kept alive, so that identities stay their own.
         self._kept: list[object] = []
+        self._memories: dict[int, int] = {}
         self._rules: dict[type, _Rule] = {}
         self._depth, self._room = 0, _MOST_WORDS
         self.functions: dict[int, types.FunctionType] = {}
@@ -89,6 +91,7 @@ class Description:
         self._hash_words()
         made = Description()
         made._digest, made._numbers, made._kept = self._digest.copy(), dict(self._numbers), list(self._kept)
+        made._memories = dict(self._memories)
         made._room, made.functions, made.opaque = self._room, dict(self.functions), set(self.opaque)
         made.reads_caches = self.reads_caches
         return made
@@ -121,13 +124,32 @@ class Description:
         elif kind is types.FunctionType:
             self._once(value, self._function)
         elif isinstance(value, torch.Tensor):
-            raise Indescribable("a tensor that is neither a parameter nor a buffer")
+            self.add_tensor(value, value.shape, value.stride())
         elif isinstance(value, _NAMED):
             self.word(f"{kind.__name__} {value}")
         elif isinstance(value, types.ModuleType):
             self.word(f"module {value.__name__} {getattr(value, '__version__', '')}")
         else:
             self._once(value, self._object)
+
+    def add_tensor(self, tensor: torch.Tensor, shape: Iterable[int | str], strides: Any) -> None:
+        """Add a tensor, which is an input of programs: not its elements, but which others it is, or shares memory with.
+
+        A name in the ``shape`` stands for any size; ``strides`` say how the memory is ordered.
+        """
+        self._once(tensor, lambda tensor: self._tensor(tensor, tuple(shape), strides))
+
+    def _tensor(self, tensor: torch.Tensor, shape: tuple[int | str, ...], strides: Any) -> None:
+        if type(tensor) not in _PLAIN_TENSORS or tensor.layout is not torch.strided or tensor.is_quantized:
+            raise Indescribable(f"a tensor of type {type(tensor).__name__}")
+        standing = (tensor.requires_grad, tensor.is_leaf, tensor.is_conj(), tensor.is_neg(), tensor.is_inference())
+        memory = self._memories.setdefault(tensor.untyped_storage()._cdata, len(self._memories))
+        self.word(
+            f"{type(tensor).__name__} {tensor.dtype} {tensor.device} {shape} {strides} {tensor.storage_offset()} "
+            f"{standing} {memory}"
+        )
+        if vars(tensor):
+            self.attributes(tensor)
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Add objects in their order, and how many they are."""
@@ -333,6 +355,9 @@ class Description:
             raise Indescribable(f"a module with hooks ({min(hooks)})")
         self.word(" ".join(f"{name}{tensor is None}" for name, tensor in module._parameters.items()))
         self.word(" ".join(f"{name}{tensor is None}" for name, tensor in module._buffers.items()))
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None:
+                self.add(tensor)
         for name, value in users_attributes(vars(module)).items():
             if name not in _HOOKS and name not in _TENSORS:
                 self._attribute(name, value)

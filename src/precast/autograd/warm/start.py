@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from precast.autograd.call_parts import CallParts
@@ -16,13 +17,19 @@ from precast.autograd.warm.call_identity import describe_call, environment
 from precast.autograd.warm.dependencies import ENVIRONMENT, Dependency, DependencyRecorder, describe
 from precast.autograd.warm.description import Description, refusing_unruly
 from precast.autograd.warm.later import Later
-from precast.autograd.warm.stored_variant import compilers_by_kind, graph_data, size_check, variant_data, variant_of
+from precast.autograd.warm.stored_variant import (
+    FoundState,
+    call_of,
+    compilers_by_kind,
+    graph_data,
+    variant_data,
+    variant_of,
+)
 from precast.backend import CompiledFunction, Compiler
 from precast.cache import Indescribable, Store, content_key, open_store
 from precast.errors import CaptureError, PrecastError
 from precast.graph.compilation import Compilation
 from precast.options import as_options
-from precast.trace.state.reachable import reachable_state
 from precast.trace.state.reads import Reads, Variable
 
 if TYPE_CHECKING:
@@ -45,7 +52,14 @@ class WarmStart:
     then ``keep``.
     """
 
-    def __init__(self, description: Description, compilers: Mapping[str, Compiler], store: Store) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        description: Description,
+        compilers: Mapping[str, Compiler],
+        store: Store,
+    ) -> None:
+        self._function = function
         self._description = description
         self._compilers = compilers
         self._store = store
@@ -55,16 +69,15 @@ class WarmStart:
 
     def restore(
         self,
-        function: Callable[..., Any],
         values: Sequence[Any],
         compilation: Compilation,
         later: Callable[[StateGuards], Later],
         *,
         may_break: bool,
     ) -> CompiledVariant | None:
-        """The call of ``function`` as it was compiled before, if all that it depended on is now as it was then.
+        """The call as it was compiled before, if all that it depended on is now as it was then.
 
-        Of several that were compiled for calls that look alike, the one whose sizes are those of ``values``. Raises
+        Of several that were compiled for calls that look alike, the one for sizes as those of ``values``. Raises
         ``NotCapturedError`` if the call could not be captured, and ``may_break``: if it may run in pieces.
         """
         for number in range(_MOST_ALIKE):
@@ -79,7 +92,7 @@ class WarmStart:
                     _describe_all(content, now)
                 if now.hexdigest() == content["digest"] and (may_break or _UNCAPTURED not in content):
                     _raise_uncaptured(content)
-                    variant = self._variant(content, function, values, compilation, later)
+                    variant = self._variant(content, values, compilation, later)
                     if variant is None:
                         continue
                     return variant
@@ -93,18 +106,17 @@ class WarmStart:
     def _variant(
         self,
         content: Mapping[str, Any],
-        function: Callable[..., Any],
         values: Sequence[Any],
         compilation: Compilation,
         later: Callable[[StateGuards], Later],
     ) -> CompiledVariant | None:
         """The stored variant; None if it is for other sizes."""
         data = content["variant"]
-        sizes = size_check(data)
-        if sizes is not None and not sizes.holds(values):
+        variant = variant_of(data, values, FoundState(self._function, _reads(content["reads"])))
+        if variant is None or not variant.fits_inputs(values):
             return None
-        guards = StateGuards(reachable_state(function, _reads(content["reads"])))
-        return variant_of(data, self._compilers, compilation, later(guards), guards, sizes)
+        assert variant.guards is not None, "a stored variant has guards"
+        return replace(variant, call=call_of(data, self._compilers, compilation, later(variant.guards)))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -124,12 +136,13 @@ class WarmStart:
                 raise Indescribable("inputs that overlap, or a debugger at work")
             if parts.training is not None and self._recorder.runs_in_backward:
                 raise Indescribable("code that runs in the backward")
-            data = variant_data(variant, parts)
+            reads = Reads.of(self._executed)
+            data = variant_data(variant, parts, FoundState(self._function, reads))
             content = self._dependencies(self._recorder)
         except Indescribable as reason:
             _log.info(_IMPOSSIBLE, reason)
             return
-        content |= {"reads": _reads_data(Reads.of(self._executed)), "variant": data}
+        content |= {"reads": _reads_data(reads), "variant": data}
         self._put_when_complete(content, parts.graphs)
 
     def keep_uncaptured(self, error: Exception) -> None:
@@ -232,4 +245,4 @@ def warm_start(
         _log.info("traced, since the call depends on %s", reason)
         return None
     options = as_options(compilers.forward.options)
-    return WarmStart(description, able, open_store(options))
+    return WarmStart(function, description, able, open_store(options))

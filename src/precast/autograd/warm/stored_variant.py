@@ -2,24 +2,14 @@
 
 Kept are calls over plain tensors, whose effects are updates of inputs' data, and whose compilers can
 restore what they made without the graph.
-
-The containers that a function returns, as data.
-
-What a container class is made of is told by torch's registry of containers. A class that enters itself there when it
-is first used may not have done so yet, so the function that makes it is kept by its name.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
-from operator import attrgetter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from torch.utils import _pytree as pytree
-
-from precast.artifact.constants import Kind
-from precast.artifact.trees import class_name
+from precast.autograd.boundary import FlatCall
 from precast.autograd.boundary.autograd_function import TrainingFacts
 from precast.autograd.boundary.mutations import Update
 from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts
@@ -27,104 +17,17 @@ from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.variants.compiled import CompiledVariant, OutputPlan, Overlap
 from precast.autograd.warm.later import Later
+from precast.autograd.warm.stored_containers import constant_data, constant_of, tree_builder, tree_data
+from precast.autograd.warm.stored_state import captured_data, captured_of, writes_data, writes_of
 from precast.backend import CompiledFunction, Compiler
 from precast.cache import Indescribable
-from precast.errors import ExportError
+from precast.graph.boundary import GradientInputs
 from precast.graph.compilation import Compilation
-from precast.graph.constants import torch_codec
-from precast.graph.opened_objects import Held
-from precast.trace.capture.argument_containers import ArgumentContainer
-from precast.trace.state.places import NOWHERE
+from precast.trace.state.reachable import ReachableState, reachable_state
+from precast.trace.state.reads import Reads
 
 if TYPE_CHECKING:
     from precast.autograd.guards.sizes import SizeCheck
-
-Build = Callable[[Iterator[Any]], Any]
-"""Takes as many leaves as it needs, and gives the container."""
-
-
-def tree_data(tree: pytree.TreeSpec) -> Any:
-    """The tree as plain data. Raises Indescribable for containers whose classes or contexts have no name."""
-    if tree.is_leaf():
-        return None
-    return {
-        "make": _function_data(pytree.SUPPORTED_NODES[tree.type].unflatten_fn, tree.type),
-        "context": constant_data(tree.context),
-        "children": [tree_data(child) for child in tree.children()],
-    }
-
-
-def tree_builder(data: Any) -> Build:
-    """A function that builds the containers again around their leaves."""
-    if data is None:
-        return next
-    make, context = _function(data["make"]), constant_of(data["context"])
-    children = [tree_builder(child) for child in data["children"]]
-    return lambda leaves: make([child(leaves) for child in children], context)
-
-
-def _function_data(function: Any, kind: Any) -> Any:
-    if kind in _BUILT_IN.values():
-        return {"type": next(name for name, known in _BUILT_IN.items() if known is kind)}
-    if isinstance(function, partial):
-        held = {"args": constant_data(function.args), "keywords": constant_data(function.keywords)}
-        return {"partial": _name(function.func), **held}
-    return {"function": _name(function)}
-
-
-_BUILT_IN = {"tuple": tuple, "list": list, "dict": dict}
-
-
-def _function(data: Any) -> Callable[[Sequence[Any], Any], Any]:
-    if "type" in data:
-        return pytree.SUPPORTED_NODES[_BUILT_IN[data["type"]]].unflatten_fn
-    if "partial" in data:
-        return partial(_named(data["partial"]), *constant_of(data["args"]), **constant_of(data["keywords"]))
-    found: Callable[[Sequence[Any], Any], Any] = _named(data["function"])
-    return found
-
-
-def _name(value: Any) -> str:
-    name = class_name(value)
-    if "<" in name or _named(name) is not value:
-        raise Indescribable(f"the container of type {value.__qualname__}")
-    return name
-
-
-def _named(name: str) -> Any:
-    module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise Indescribable(f"{name}, which is not there")
-    return found
-
-
-_CONSTANTS = torch_codec(
-    **{"class": Kind((type,), _name, _named)},
-    held=Kind((Held,), attrgetter("attributes"), Held, dict),
-    argument=Kind((ArgumentContainer,), attrgetter("number"), ArgumentContainer, int),
-)
-_BASES = (int, float, complex, str, bytes, list, dict)
-_PLAIN = frozenset({bool, *_BASES})
-
-
-def constant_data(value: Any) -> Any:
-    """A plain value as data. Raises Indescribable for any other."""
-    try:
-        return _CONSTANTS.write(value, _refuse_subclass)
-    except ExportError as problem:
-        raise Indescribable(f"a container that knows of something else: {problem.args[0].partition('.')[0]}") from None
-
-
-def _refuse_subclass(value: object) -> None:
-    """What a class makes of a number or a container would be lost."""
-    if isinstance(value, _BASES) and type(value) not in _PLAIN:
-        raise Indescribable(f"a container that knows of a {type(value).__name__}")
-
-
-constant_of = _CONSTANTS.read
 
 
 def compilers_by_kind(compilers: CompilersInUse) -> dict[str, Compiler] | None:
@@ -133,22 +36,33 @@ def compilers_by_kind(compilers: CompilersInUse) -> dict[str, Compiler] | None:
     return found if all(each.defines("store_alone", "restore_alone") for each in found.values()) else None
 
 
-def variant_data(variant: CompiledVariant, parts: CallParts) -> dict[str, Any]:
+class FoundState:
+    """Python's state as a call of a function finds it: what its code ``read``, and ``all`` that it could write."""
+
+    def __init__(self, function: Callable[..., Any], reads: Reads) -> None:
+        self._function = function
+        self.read = reachable_state(function, reads)
+
+    @cached_property
+    def all(self) -> ReachableState:
+        return reachable_state(self._function, Reads.of_all_state(()))
+
+
+def variant_data(variant: CompiledVariant, parts: CallParts, state: FoundState) -> dict[str, Any]:
     """The variant without its graphs as plain data. Raises Indescribable where it is more than that."""
-    if variant.outputs.writes:
-        raise Indescribable("what the program writes into Python's state")
-    if variant.gradients.owners or variant.outputs.runs_backward:
-        raise Indescribable("gradients that the program uses or takes itself")
-    if variant.captured.places or parts.regenerate is not None:
-        raise Indescribable("captured tensors or aliased outputs")
+    if parts.regenerate is not None or variant.replaces_state:
+        raise Indescribable("aliased outputs, or state that is replaced")
     if any(layout for sides in parts.layouts.values() for side in sides for layout in side):
         raise Indescribable("tensor subclasses")
     return {
         "places": variant.places,
         "state_count": variant.state_count,
+        "captured": captured_data(variant.captured, state.read),
+        "captured_key": repr(variant.captured_key),
+        "gradients": asdict(variant.gradients),
         "sizes": None if variant.sizes is None else variant.sizes.to_data(),
         "written": variant.overlap.written,
-        "outputs": _outputs_data(variant.outputs),
+        "outputs": _outputs_data(variant.outputs, state),
         "training": None if parts.training is None else asdict(parts.training),
         "reads_grad_mode": parts.reads_grad_mode,
         "outside_autograd": parts.outside_autograd,
@@ -156,15 +70,37 @@ def variant_data(variant: CompiledVariant, parts: CallParts) -> dict[str, Any]:
     }
 
 
-def variant_of(
-    data: Mapping[str, Any],
-    compilers: Mapping[str, Compiler],
-    compilation: Compilation,
-    later: Later,
-    guards: StateGuards,
-    sizes: "SizeCheck | None",
-) -> CompiledVariant:
-    """The variant again. Raises Indescribable, or a compiler's PrecastError, where something is not there any more."""
+def variant_of(data: Mapping[str, Any], values: Sequence[Any], state: FoundState) -> CompiledVariant | None:
+    """The variant again, without what it calls; None if it is for other sizes or kinds of tensors than these.
+
+    Raises Indescribable where something is not there any more.
+    """
+    sizes = size_check(data)
+    if sizes is not None and not sizes.holds(values):
+        return None
+    guards, outputs = StateGuards(state.read), _outputs(data["outputs"], state)
+    if outputs.writes is not None:
+        guards.pin(outputs.writes.tensor_keys)
+    variant = CompiledVariant(
+        call=list,
+        places=tuple(data["places"]),
+        state_count=data["state_count"],
+        captured=captured_of(data["captured"], state.read),
+        captured_key=(),
+        sizes=sizes,
+        overlap=Overlap(tuple(data["written"]), None, None),
+        outputs=outputs,
+        guards=guards,
+        gradients=GradientInputs(*(tuple(data["gradients"][name]) for name in ("owners", "present"))),
+    )
+    key = variant.current_key(values)
+    return replace(variant, captured_key=key) if repr(key) == data["captured_key"] else None
+
+
+def call_of(
+    data: Mapping[str, Any], compilers: Mapping[str, Compiler], compilation: Compilation, later: Later
+) -> FlatCall:
+    """What a stored variant calls. Raises Indescribable, or a compiler's PrecastError."""
     training = None if data["training"] is None else _training(data["training"])
     parts = CallParts(
         {kind: compilers[kind].restore_alone(graph.encode()) for kind, graph in data["graphs"].items()},
@@ -174,17 +110,7 @@ def variant_of(
         updates=_updates(data["updates"]) if data["updates"] else (),
         partial=None if training is None else later.partial_backwards(training),
     )
-    return CompiledVariant(
-        call=parts.assemble(compilation, later.gradients if parts.training else None),
-        places=tuple(data["places"]),
-        state_count=data["state_count"],
-        captured=NOWHERE,
-        captured_key=(),
-        sizes=sizes,
-        overlap=Overlap(tuple(data["written"]), None, None),
-        outputs=_outputs(data["outputs"]),
-        guards=guards,
-    )
+    return parts.assemble(compilation, later.gradients if parts.training else None)
 
 
 def size_check(data: Mapping[str, Any]) -> "SizeCheck | None":
@@ -222,22 +148,27 @@ def _updates(data: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Update, ...
     return tuple(Update(number, InputFacts(**facts)) for number, facts in data)
 
 
-def _outputs_data(outputs: OutputPlan) -> dict[str, Any]:
+def _outputs_data(outputs: OutputPlan, state: FoundState) -> dict[str, Any]:
     assert outputs.constants is not None, "the function was traced"
     assert outputs.tree is not None, "the function was traced"
     return {
         "constants": [(position, constant_data(constant)) for position, constant in outputs.constants.items()],
         "tree": tree_data(outputs.tree),
-        "is_single": outputs.is_single,
-        "has_changes": outputs.has_changes,
-        "refers_to_arguments": outputs.refers_to_arguments,
+        "writes": writes_data(outputs.writes, state.all) if outputs.writes else None,
+        "flags": {name: getattr(outputs, name) for name in _OUTPUT_FLAGS},
+        "numbers": {name: getattr(outputs, name) for name in _OUTPUT_NUMBERS},
     }
 
 
-def _outputs(data: Mapping[str, Any]) -> OutputPlan:
+_OUTPUT_FLAGS = ("is_single", "has_changes", "refers_to_arguments", "runs_backward")
+_OUTPUT_NUMBERS = ("gradient_owners", "spent")
+
+
+def _outputs(data: Mapping[str, Any], state: FoundState) -> OutputPlan:
     constants = {position: constant_of(constant) for position, constant in data["constants"]}
-    build = tree_builder(data["tree"])
-    return OutputPlan(constants, None, data["is_single"], build, data["has_changes"], data["refers_to_arguments"])
+    numbers: dict[str, Any] = {name: tuple(found) for name, found in data["numbers"].items()}
+    writes = None if data["writes"] is None else writes_of(data["writes"], state.all)
+    return OutputPlan(constants, build=tree_builder(data["tree"]), writes=writes, **data["flags"], **numbers)
 
 
 def _tuples(value: Any) -> Any:

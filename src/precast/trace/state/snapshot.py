@@ -90,6 +90,17 @@ class Write:
     locate: Callable[[], Any]
     homes: tuple[Home, ...] = ()
     """The places that hold something else now."""
+    added_to: Sized | None = None
+    """The holder, if it holds more now, and all else that it held."""
+
+    @classmethod
+    def adding(cls, sized: Sized, values: list[Any], keys: Sequence[Any] = ()) -> "Write":
+        """Leaves values under ``keys``, or at the end of a list."""
+        if not isinstance(sized.holder, dict):
+            return cls(sized.path, values, type(sized.holder).extend, sized.locate, added_to=sized)
+        put = partial(_Held(sized, {}, False).put, keys, ())
+        homes = tuple((id(sized.holder), key) for key in keys)
+        return cls(sized.path, values, put, sized.locate, homes, added_to=sized)
 
     @classmethod
     def of_printed(cls, printed: Printed) -> "Write":
@@ -261,20 +272,24 @@ class _Held:
             if not starts_alike:
                 return Write(path, list(holder), _refill, locate, self._homes(range(len(holder))))
             added = list(holder)[len(before) :]
-            return Write(path, added, type(holder).extend, locate) if added else None
+            return Write.adding(self.sized, added) if added else None
         keys, removed = self._changed_keys()
         if not keys and not removed:
             return None
         if self.sized.is_module:
             path = ", ".join(join_path(path, key) for key in (*keys, *removed))
 
-        def put(found: Any, values: Sequence[Any]) -> None:
-            for key, value in zip(keys, values, strict=True):
-                self._assign(found, key, value)
-            for key in removed:
-                self._remove(found, key)
+        values = [holder[key] for key in keys]
+        if isinstance(holder, dict) and not (self.sized.is_module or removed or any(key in before for key in keys)):
+            return Write.adding(self.sized, values, keys)
+        return Write(path, values, partial(self.put, keys, removed), locate, self._homes(keys))
 
-        return Write(path, [holder[key] for key in keys], put, locate, self._homes(keys))
+    def put(self, keys: Sequence[Any], removed: Sequence[Any], found: Any, values: Sequence[Any]) -> None:
+        """Leave values under keys, and nothing under others."""
+        for key, value in zip(keys, values, strict=True):
+            self._assign(found, key, value)
+        for key in removed:
+            self._remove(found, key)
 
     def _homes(self, keys: Iterable[Any]) -> tuple[Home, ...]:
         return tuple((id(self.sized.holder), key) for key in keys)
