@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import precast
 import precast.runtime
-from precast.export import export
+from precast.export import export, load, save
 from precast.export.pre_autograd import capture_pre_autograd_graph
 from precast.trace.capture.failures import InnerTransformError
 from tests.export.models import Function
@@ -102,3 +102,19 @@ def test_a_training_step_is_packaged(tmp_path):
     for _ in range(3):
         torch.testing.assert_close(loaded["train"](x, y), step(x, y).detach())
     torch.testing.assert_close(loaded["forward"](x), model(x).detach())
+
+
+def test_recurrent_layers_beside_vectorized_code_can_be_saved(tmp_path):
+    class Tagger(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.recurrent = torch.nn.LSTM(3, 4, batch_first=True)
+
+        def forward(self, x):
+            scaled = torch.func.grad(lambda value: value.square().sum())(x)
+            return self.recurrent(scaled)[0]
+
+    module, x = Tagger().eval(), torch.randn(2, 5, 3)
+    with torch.no_grad():
+        save(export(module, (x,)), tmp_path / "tagger.pt2")
+        torch.testing.assert_close(load(tmp_path / "tagger.pt2").module()(x), module(x))

@@ -99,7 +99,9 @@ def _captured(
     try:
         return record(pre_dispatch=True), Dialect.TRAINING
     except InnerTransformError:
-        return record(), Dialect.ATEN
+        # After autograd, recurrent layers would be operators of one library, which no file may call.
+        with torch.backends.mkldnn.flags(enabled=False):
+            return record(), Dialect.ATEN
 
 
 def _module_calls(mod: torch.nn.Module, kept: Sequence[ModuleCallEntry]) -> Iterator[ModuleCallEntry]:
