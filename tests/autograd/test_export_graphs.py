@@ -3,8 +3,12 @@
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from precast._torch_compat import named_source
 from precast.autograd import aot_export_joint_simple, aot_export_module
+from precast.graph.nodes import placeholders_of, value_of
 from precast.trace.capture import Dim
 
 
@@ -165,3 +169,61 @@ def test_a_function_that_a_simple_graph_cannot_express_is_refused(case):
     function, args, message = REFUSED_FUNCTIONS[case]
     with pytest.raises(RuntimeError, match=message):
         aot_export_joint_simple(function, args, trace_joint=False)
+
+
+def fake(mode, tensor, kind=DimDynamic.DYNAMIC):
+    sizes = StatelessSymbolicContext(dynamic_sizes=[kind, *[DimDynamic.STATIC] * (tensor.dim() - 1)])
+    return mode.from_tensor(tensor, source=named_source("x"), symbolic_context=sizes)
+
+
+@pytest.mark.parametrize("kind", [DimDynamic.DYNAMIC, DimDynamic.UNBACKED])
+def test_symbolic_and_unknown_sizes_of_fake_inputs_stay_symbols(kind):
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    model = nn.Linear(5, 3)
+
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            y = self.model(x)
+            return y.mean(), y.detach()
+
+    x = torch.randn(7, 5)
+    graph, _ = aot_export_module(Loss(), (fake(mode, x, kind),), trace_joint=True, output_loss_index=0)
+    assert str(value_of(placeholders_of(graph.graph)[-1]).shape[0])[0] in "su"
+    loss, _, *gradients = graph(model.weight, model.bias, x)
+    expected = model(x).mean()
+    expected.backward()
+    torch.testing.assert_close((loss, *gradients), (expected, model.weight.grad, model.bias.grad))
+
+    simple = aot_export_joint_simple(lambda x: (x.sin() * 2,), [fake(mode, x, kind)], trace_joint=False)
+    torch.testing.assert_close(simple(x)[0], x.sin() * 2)
+    joint = aot_export_joint_simple(
+        lambda x, size: (x.sin() / size,),
+        [fake(mode, x.requires_grad_(), kind), mode.shape_env.create_unbacked_symint()],
+        trace_joint=True,
+    )
+    torch.testing.assert_close(joint(x, 7, torch.ones(7, 5))[1], x.cos() / 7)
+
+
+def test_guards_on_sizes_are_those_of_the_callers_environment():
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    inputs = [fake(mode, torch.randn(4, 5)), fake(mode, torch.randn(4, 5))]
+    aot_export_joint_simple(lambda x, y: (x + y,), inputs, trace_joint=False)
+    assert mode.shape_env.format_guards().count("Eq") <= 1
+
+
+def test_a_module_of_fake_parameters_is_exported():
+    with FakeTensorMode():
+        model, x = nn.Linear(2, 3), torch.ones(4, 2)
+    graph, signature = aot_export_module(model, (x,), trace_joint=False)
+    assert signature.parameters == ["weight", "bias"]
+    assert graph(torch.ones(3, 2), torch.ones(3), torch.ones(4, 2))[0].tolist() == [[3.0] * 3] * 4
+
+
+def test_fake_inputs_of_two_modes_are_refused():
+    inputs = [FakeTensorMode().from_tensor(torch.ones(2)) for _ in range(2)]
+    with pytest.raises(ValueError, match="different modes"):
+        aot_export_joint_simple(lambda x, y: (x + y,), inputs, trace_joint=False)

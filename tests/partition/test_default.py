@@ -1,11 +1,13 @@
 """The default partition saves what the backward reads."""
 
+import copy
 import importlib.util
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch._functorch import partitioners
 
 from precast.errors import InputValueError
 from precast.partition import default_partition, min_cut_rematerialization_partition
@@ -36,7 +38,7 @@ def test_forward_is_exactly_the_forward():
 
 
 def test_symbolic_sizes_come_first_in_the_backward_and_last_in_the_forward():
-    joint = trace_joint(lambda x, w: (x @ w).sum(0), torch.randn(4, 6), torch.randn(6, 8), dynamic=True)
+    joint = trace_joint(lambda x, w: x.sum() + w.sin().sum(), torch.randn(4, 6), torch.randn(6, 8), dynamic=True)
     forward, backward = partition(joint)
     assert_halves_equal_joint(joint, forward, backward)
     symbolic = [isinstance(node.meta["val"], torch.SymInt) for node in backward.graph.find_nodes(op="placeholder")]
@@ -145,3 +147,35 @@ def test_forward_output_that_needs_a_tangent_is_refused():
     joint = trace_joint(torch.sin, torch.randn(4))
     with pytest.raises(InputValueError, match="which only the backward can compute"):
         default_partition(joint.module, [], num_fwd_outputs=2)
+
+
+def joined(a, b, c):
+    grown = torch.cat([a.expand(b.shape[0] + c.shape[0], a.shape[0]), b, c])
+    product = grown @ c.t()
+    return product @ b[:1].expand(product.shape[1], a.shape[0]), b.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (joined, [(6,), (4, 6), (3, 6)]),
+        (lambda x, y: torch.cat([x, y]).view(-1) * 2, [(4, 6), (4, 6)]),
+        (lambda x, y: F.layer_norm(x, (x.shape[1],)) + y.mean(), [(4, 6), (4, 6)]),
+        (lambda x, y: (x.reshape(-1).sum(), y.expand(2, *y.shape).sum(0)), [(4, 6), (4, 6)]),
+        (lambda x, y: (x[1:] * y[:-1], x.shape[0]), [(4, 6), (4, 6)]),
+        (lambda x, y: F.linear(x, y).relu().sum(), [(4, 6), (5, 6)]),
+        (lambda x, y: x.sum(0, keepdim=True) * y, [(4, 6), (4, 6)]),
+    ],
+)
+def test_as_many_sizes_are_saved_as_by_torchs_partitioners(function, shapes):
+    joint = trace_joint(function, *map(torch.randn, shapes), dynamic=True)
+
+    def sizes_saved(partition_fn):
+        forward, backward = partition_fn(copy.deepcopy(joint.module), [], num_fwd_outputs=joint.num_fwd_outputs)
+        assert_halves_equal_joint(joint, forward, backward)
+        values = [node.meta["val"] for node in backward.graph.find_nodes(op="placeholder")]
+        return sum(isinstance(value, torch.SymInt) for value in values)
+
+    assert sizes_saved(default_partition) == sizes_saved(partitioners.default_partition)
+    peer = partitioners.min_cut_rematerialization_partition
+    assert sizes_saved(min_cut_rematerialization_partition) <= sizes_saved(peer)

@@ -23,10 +23,18 @@ from precast.graph.boundary import BoundaryFacts, Relation
 from precast.graph.nodes import results_of
 from precast.graph.signature import BackwardSignature, InputKind
 from precast.trace.boundary_outputs import returning_boundary
+from precast.trace.capture.dims import Dim
+from precast.trace.capture.dynamic_shapes import positional_names
 from precast.trace.capture.prepare import PreparedCall, prepare
 from precast.trace.fake_inputs import fresh_copies
 from precast.trace.functionalize import analyze, functionalized
-from precast.trace.record import Decompositions, FlatFunction, rename_placeholders, trace
+from precast.trace.record import (
+    Decompositions,
+    FlatFunction,
+    computing_sizes_when_used,
+    rename_placeholders,
+    trace,
+)
 from precast.trace.session import tracing_session
 
 
@@ -130,9 +138,9 @@ def check_simple_arguments(args: Sequence[Any]) -> None:
             why="aot_export_joint_simple takes one flat list or tuple of tensors, not a bare leaf",
             fix="Write (x,) for a single tensor.",
         )
-    if not all(isinstance(arg, torch.Tensor) for arg in args):
+    if not all(isinstance(arg, torch.Tensor | torch.SymInt) for arg in args):
         raise ExportError(
-            "The inputs are nested, or are not all tensors.",
+            "The inputs are nested, or are not all tensors or symbolic sizes.",
             why="aot_export_joint_simple knows no trees: each input is one placeholder",
             fix="Pass a flat list of tensors, and rebuild the structure inside the function.",
         )
@@ -203,7 +211,8 @@ def aot_export_module(
     """The module as a flat functional graph and its signature; with ``trace_joint``, its gradients too.
 
     With ``trace_joint`` output number ``output_loss_index`` is a scalar loss, and the graph also returns the gradient
-    of every parameter and input that requires one.
+    of every parameter and input that requires one. Fake tensors serve as well as real ones; their sizes stay symbols.
+    ``dynamic_shapes`` are those of ``precast.export``; ``True`` makes all sizes of inputs dynamic.
 
     >>> graph, signature = aot_export_module(torch.nn.Linear(2, 1), (torch.ones(1, 2),), trace_joint=False)
     >>> signature.parameters, signature.user_inputs
@@ -211,7 +220,8 @@ def aot_export_module(
     """
     check_options(trace_joint=trace_joint, output_loss_index=output_loss_index, pre_dispatch=pre_dispatch)
     with torch.set_grad_enabled(trace_joint), tracing_session():
-        call = prepare(mod, args, kwargs, dynamic_shapes=dynamic_shapes)
+        dims = _all_dynamic(mod, args, kwargs) if dynamic_shapes is True else dynamic_shapes or None
+        call = prepare(mod, args, kwargs, dynamic_shapes=dims, takes_fakes=True)
         facts = analyze(call.flat, call.fake_inputs, call.fakes.mode)
         assert call.flat.out_tree is not None, "the module has run"
         if trace_joint:
@@ -225,6 +235,14 @@ def aot_export_module(
         module = _trace(run, call, decompositions, pre_dispatch=pre_dispatch)
     _embed_constants(module, call)
     return module, _signature(module, call, facts, output_loss_index if trace_joint else None)
+
+
+def _all_dynamic(mod: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    given = dict(zip(positional_names(mod, len(args)), args, strict=True)) | dict(kwargs or {})
+    dims: dict[str, Any] = pytree.tree_map(
+        lambda leaf: [Dim.AUTO] * leaf.dim() if isinstance(leaf, torch.Tensor) else None, given
+    )
+    return dims
 
 
 def _with_gradients(function: FlatFunction, facts: BoundaryFacts, loss_index: int) -> FlatFunction:
@@ -250,7 +268,7 @@ def _trace(
     with call.fakes.mode:
         inputs = fresh_copies(call.fake_inputs)
     module = trace(
-        functionalized(run, pre_dispatch=pre_dispatch),
+        computing_sizes_when_used(functionalized(run, pre_dispatch=pre_dispatch)),
         inputs,
         call.fakes.mode,
         decompositions=decompositions,
@@ -342,11 +360,12 @@ def aot_export_joint_simple(
     """A function of flat tensors that returns flat tensors, as a graph: ``primals -> outputs``, or with ``trace_joint``
     ``primals, tangents -> outputs, gradients``.
 
-    It must not mutate its inputs nor return aliases of them: there is no boundary around this graph.
+    It must not mutate its inputs nor return aliases of them: there is no boundary around this graph. Fake tensors serve
+    as well as real ones; their sizes stay symbols.
     """
     check_simple_arguments(args)
     with torch.set_grad_enabled(trace_joint), tracing_session():
-        call = prepare(func, args)
+        call = prepare(func, args, takes_fakes=True)
         facts = analyze(call.flat, call.fake_inputs, call.fakes.mode)
         assert call.flat.out_tree is not None, "the function has run"
         check_simple_facts(facts, call.flat.out_tree)

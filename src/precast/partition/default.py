@@ -40,15 +40,15 @@ def default_partition(
     from precast.partition.classify import classify
     from precast.partition.network import build_network, minimum_cut
     from precast.partition.policy import has_checkpoints, judge_by_checkpoints_alone
-    from precast.partition.split import split
+    from precast.partition.split import split, with_fewest_sizes, with_sizes_of_forward
     from precast.partition.storage import held_primals
 
     joint = classify(joint_module, num_fwd_outputs=num_fwd_outputs)
     if has_checkpoints(joint):
         held = held_primals(joint, static_lifetime_input_indices)
         network = build_network(joint, judge_by_checkpoints_alone(joint), held=held)
-        return split(joint, minimum_cut(network).saved)
-    return split(joint, values_read_by_backward(joint), recompute_late=False)
+        return split(joint, with_fewest_sizes(joint, minimum_cut(network).saved))
+    return split(joint, with_sizes_of_forward(joint, values_read_by_backward(joint)), recompute_late=False)
 
 
 def values_read_by_backward(joint: JointGraph) -> list[fx.Node]:

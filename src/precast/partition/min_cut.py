@@ -36,7 +36,7 @@ from precast.partition.default import default_partition, values_read_by_backward
 from precast.partition.explanation import PartitionExplanation, attach_explanation, explain
 from precast.partition.network import Cut, Network, build_network, minimum_cut
 from precast.partition.policy import Verdict, judge
-from precast.partition.split import split
+from precast.partition.split import split, with_fewest_sizes
 from precast.partition.storage import held_primals, saved_bytes
 
 # From one level to the next prices fall by this factor: fine enough to tell one layer of many from the next.
@@ -190,7 +190,7 @@ def decide(problem: Problem, memory_budget: float) -> Decision:
         if is_absolute(memory_budget):
             raise _unreachable(explanation)
         _log.info("the budget of %d bytes is out of reach; saving %d", allowed, explanation.saved_bytes)
-    return Decision(cut.saved, explanation)
+    return Decision(tuple(with_fewest_sizes(problem.joint, cut.saved)), explanation)
 
 
 def _unreachable(explanation: PartitionExplanation) -> MemoryBudgetError:

@@ -20,6 +20,11 @@ Sizes that the backward speaks of and that nothing it is given shows by itself.
 Before: the forward saves ``f32[s0*s1]`` alone, of which nobody can tell ``s0`` and ``s1``.
 After:  it saves these two numbers, too.
 
+Sizes that the backward can find out for itself.
+
+Before: the forward saves ``x``, the size ``s0`` of ``x``, ``s1``, and ``s0 + s1``.
+After:  it saves ``x`` and ``s1``.
+
 Check that two halves fit each other and the joint graph they come from.
 """
 
@@ -37,6 +42,7 @@ from precast.partition.policy import operands_to_recompute, recipe_of
 from precast.partition.replay import record, replay, state_placeholder
 
 Number = torch.SymInt | torch.SymFloat | torch.SymBool
+_SIZES_OF_TENSORS = (torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default)
 
 
 def hidden_sizes(joint: JointGraph, given: Collection[fx.Node], computed: Iterable[fx.Node]) -> list[fx.Node]:
@@ -76,6 +82,46 @@ def _numbers(node: fx.Node) -> list[Number]:
     values = value if isinstance(value, tuple | list) else (value,)
     sizes = [size for each in values for size in (each.shape if isinstance(each, torch.Tensor) else (each,))]
     return [size for size in sizes if isinstance(size, Number)]
+
+
+def with_fewest_sizes(joint: JointGraph, saved: Sequence[fx.Node]) -> list[fx.Node]:
+    """The values to save, without sizes that follow from others, or with what these follow from, if that is fewer."""
+    tensors, sizes, shown = _tensors_and_sizes(joint, saved)
+    kept = set(sizes)
+    for size in reversed(sizes):
+        if _sources(size, shown, kept - {size}) <= kept - {size}:
+            kept.discard(size)
+    sources = {source for size in sizes for source in _sources(size, shown, ())}
+    return [*tensors, *joint.in_order(kept if len(kept) <= len(sources) else sources)]
+
+
+def with_sizes_of_forward(joint: JointGraph, saved: Sequence[fx.Node]) -> list[fx.Node]:
+    """The values to save, with sizes that the forward has anyway in place of those that only the backward computes."""
+    tensors, sizes, shown = _tensors_and_sizes(joint, saved)
+    return [*tensors, *joint.in_order({each for size in sizes for each in _sources(size, shown, joint.forward)})]
+
+
+def _tensors_and_sizes(
+    joint: JointGraph, saved: Sequence[fx.Node]
+) -> tuple[list[fx.Node], list[fx.Node], set[fx.Node]]:
+    """What is saved, and the tensors whose sizes the backward sees."""
+    tensors = [node for node in saved if not is_symbolic(node)]
+    return tensors, [node for node in saved if is_symbolic(node)], {*tensors, *joint.tangents}
+
+
+def _sources(size: fx.Node, shown: Collection[fx.Node], known: Collection[fx.Node]) -> set[fx.Node]:
+    """The numbers that one follows from: those known, and those that no tensor among ``shown`` has as a size."""
+    found, pending = set[fx.Node](), [size]
+    while pending:
+        node = pending.pop()
+        operands, is_of_tensor = node.all_input_nodes, node.target in _SIZES_OF_TENSORS
+        if node in known or not operands or not (is_of_tensor or all(map(is_symbolic, operands))):
+            found.add(node)
+        elif not is_of_tensor:
+            pending.extend(operands)
+        elif operands[0] not in shown:
+            found.add(node)
+    return found
 
 
 def verify_halves(joint: JointGraph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:

@@ -83,7 +83,9 @@ class CapturedTensors:
     def substitute(self, value: Any) -> Any:
         """``value`` with every real tensor in it exchanged; the same object where there was none."""
         if isinstance(value, torch.Tensor):
-            return self._stand_in(value) if type(value) not in _TRACED_TYPES else value
+            # Of a program whose state is fake, that is exchanged all the same.
+            is_traced = type(value) in _TRACED_TYPES
+            return self._stand_ins.get(id(value), value) if is_traced else self._stand_in(value)
         if type(value) in (tuple, list):
             items = [self.substitute(item) for item in value]
             return type(value)(items) if any(map(_is_other, items, value)) else value

@@ -6,7 +6,7 @@ have no data, so nothing forces us to repeat a size at which programs take speci
 Tensor subclasses that wrap plain tensors (``__tensor_flatten__``), opened up and put together again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 import torch
 from torch._guards import SLoc
+from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass, transform_subclass
 from torch.utils._sympy.numbers import int_oo
@@ -42,8 +43,9 @@ DimensionPlan = DynamicSize | None
 class FakeInputs:
     """Makes fake inputs over one set of size symbols, and tells afterwards what tracing assumed about them."""
 
-    def __init__(self) -> None:
-        self._shape_env = _LocatingShapeEnv(duck_shape=False)
+    def __init__(self, shape_env: ShapeEnv | None = None) -> None:
+        """Over symbols of its own, or those of the fake tensors that a caller has already."""
+        self._shape_env = _LocatingShapeEnv(duck_shape=False) if shape_env is None else shape_env
         self.mode = make_fake_mode(self._shape_env)
         self._symbols: dict[str, SizeSymbol] = {}
         self._hints: dict[str, int] = {}
@@ -75,7 +77,12 @@ class FakeInputs:
         return made
 
     def fake(self, tensor: torch.Tensor, plan: Sequence[DimensionPlan] = ()) -> torch.Tensor:
-        """A fake of ``tensor``, with the planned dimensions symbolic."""
+        """A fake of ``tensor``, with the planned dimensions symbolic, or with the sizes of one that is fake already."""
+        if is_fake(tensor):
+            self.bind(tensor.shape)
+            with self.mode:
+                made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            return _with_standing_of(tensor, made)
         if not any(plan):
             with self.mode:
                 return self.mode.from_tensor(tensor, static_shapes=True)
@@ -92,6 +99,12 @@ class FakeInputs:
             torch._C._set_conj(made, tensor.is_conj())
             torch._C._set_neg(made, tensor.is_neg())
         return _with_standing_of(tensor, made)
+
+    def bind(self, sizes: Iterable[Any]) -> None:
+        """Tell torch that symbols for unknown sizes wait for no operator to bind them: they come with an input."""
+        bound = {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
+        pending = self._shape_env.pending_fresh_unbacked_symbols
+        pending[:] = [symbol for symbol in pending if symbol not in bound]
 
     def size(self, dimension: DimensionPlan, example: int) -> int | torch.SymInt:
         """The symbolic integer for a planned dimension; the example itself for a static one."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import make_fx, maybe_enable_thunkify
 
 from precast.graph.nodes import set_value, value_of
 from precast.graph.signature import ArgumentSpec, ConstantArgument, SymIntArgument, TensorArgument
@@ -63,6 +63,16 @@ def trace(
     link_nodes(module.graph)
     module.recompile()
     return module
+
+
+def computing_sizes_when_used(function: FlatFunction) -> FlatFunction:
+    """``function``, of which sizes are recorded where an operator takes them: most serve torch's own checks alone."""
+
+    def run(*inputs: Any) -> Sequence[Any]:
+        with maybe_enable_thunkify():
+            return function(*inputs)
+
+    return run
 
 
 def _note_plain_inputs(graph: fx.Graph, inputs: Sequence[Any]) -> None:

@@ -15,7 +15,13 @@ from precast.trace.capture.failures import explained_failures
 from precast.trace.fake_inputs import FakeInputs, fresh_copies
 from precast.trace.functionalize import functionalized
 from precast.trace.joint import Joint, tangents_for
-from precast.trace.record import Decompositions, FlatFunction, rename_placeholders, trace
+from precast.trace.record import (
+    Decompositions,
+    FlatFunction,
+    computing_sizes_when_used,
+    rename_placeholders,
+    trace,
+)
 from precast.trace.retrace import remove_dead_nodes
 
 
@@ -122,7 +128,7 @@ def _trace_plain(
     # A backward of the user's own is run here for the first time.
     with explained_failures():
         module = trace(
-            functionalized(plain_function) if is_functional else plain_function,
+            computing_sizes_when_used(functionalized(plain_function) if is_functional else plain_function),
             take_apart(values, layouts),
             fakes.mode,
             decompositions=decompositions,

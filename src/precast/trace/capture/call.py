@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import is_fake
+from torch._subclasses.fake_tensor import FakeTensor, is_fake
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError, InputTypeError, InputValueError
@@ -128,8 +129,23 @@ def _check_leaf(leaf: Any, path: str) -> None:
         )
 
 
-def check_tensors(call: FlatCall, state: Sequence[StateTensor]) -> None:
-    """Refuse fake tensors, parameters without a shape, meta tensors beside real ones, and tensors on two devices."""
+def shape_env_of(call: FlatCall, state: Sequence[StateTensor]) -> ShapeEnv | None:
+    """Where the sizes of fake tensors among the inputs and the state are from; None where there are no such sizes."""
+    tensors = [*call.leaves, *(item.tensor for item in state)]
+    modes = {id(tensor.fake_mode): tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)}
+    if len(modes) > 1:
+        raise InputValueError(
+            "The inputs are fake tensors of different modes.",
+            why="sizes of one mode are not comparable with those of another",
+            fix="Make all of them under one FakeTensorMode.",
+        )
+    return next((mode.shape_env for mode in modes.values()), None)
+
+
+def check_tensors(call: FlatCall, state: Sequence[StateTensor], *, takes_fakes: bool = False) -> None:
+    """Refuse parameters without a shape, meta tensors beside real ones, tensors on two devices, and unless
+    ``takes_fakes`` fake tensors.
+    """
     placed = [
         (path, leaf) for path, leaf in zip(call.paths, call.leaves, strict=True) if isinstance(leaf, torch.Tensor)
     ]
@@ -141,7 +157,7 @@ def check_tensors(call: FlatCall, state: Sequence[StateTensor]) -> None:
                 why="it belongs to a lazy module, which takes its shapes from the first call",
                 fix="Call the module once before capturing it.",
             )
-        if is_fake(tensor):
+        if is_fake(tensor) and not takes_fakes:
             raise InputValueError(
                 f"{path} is a fake tensor.",
                 why="capturing makes its own fake tensors, over its own size symbols",

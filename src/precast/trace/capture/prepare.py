@@ -19,7 +19,7 @@ from precast.graph.sizes import LEAST_NUMBER, SizeRange
 from precast.trace.backward_runs import BackwardRuns, GradientSearch, gradient_inputs, noting_backwards
 from precast.trace.cached_functions import forgotten_results
 from precast.trace.capture.argument_containers import WatchedContainers
-from precast.trace.capture.call import FlatCall, as_identifier, check_tensors, flatten_call
+from precast.trace.capture.call import FlatCall, as_identifier, check_tensors, flatten_call, shape_env_of
 from precast.trace.capture.dims import DerivedDim, Dim, DimHint, DimSpec
 from precast.trace.capture.dynamic_shapes import (
     LeafDims,
@@ -188,20 +188,23 @@ def prepare(
     size_roots: Mapping[tuple[int, int], str] | None = None,
     keeps_writes: bool = False,
     numbers: NumberInputs | None = None,
+    takes_fakes: bool = False,
 ) -> PreparedCall:
     """Flatten the call, find its state, make fake inputs. Must run inside a ``tracing_session``.
 
     ``size_roots`` names the symbols of sizes by leaf and dimension, in place of ``dynamic_shapes``. With
     ``keeps_writes``, a program may leave tensors in Python's state: someone will see to it that they get there.
-    ``numbers`` are inputs, too; the arguments hold those among the leaves as such already.
+    ``numbers`` are inputs, too; the arguments hold those among the leaves as such already. With ``takes_fakes``, inputs
+    and state may be fake tensors, whose sizes are kept: symbols, and symbols for what only data tells.
     """
     call = flatten_call(function, args, kwargs)
     if numbers is not None:
         call = _with_numbers(call, numbers)
     roots = root_modules(function)
     state = module_state(roots)
-    check_tensors(call, state)
-    fakes = FakeInputs()
+    check_tensors(call, state, takes_fakes=takes_fakes)
+    fakes = FakeInputs(shape_env_of(call, state))
+    fakes.bind(call.leaves)
     if size_roots is not None:
         fake_leaves = [_fake_of_roots(fakes, i, leaf, size_roots) for i, leaf in enumerate(call.leaves)]
     else:
