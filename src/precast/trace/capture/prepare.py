@@ -203,8 +203,7 @@ def prepare(
     roots = root_modules(function)
     state = module_state(roots)
     check_tensors(call, state, takes_fakes=takes_fakes)
-    fakes = FakeInputs(shape_env_of(call, state))
-    fakes.bind(call.leaves)
+    fakes = _fakes_for(call, state)
     if size_roots is not None:
         fake_leaves = [_fake_of_roots(fakes, i, leaf, size_roots) for i, leaf in enumerate(call.leaves)]
     else:
@@ -240,6 +239,13 @@ def prepare(
         gradients=gradients,
         exchanged=frozenset(home for write in first.writes.writes for home in write.homes),
     )
+
+
+def _fakes_for(call: FlatCall, state: Sequence[StateTensor]) -> FakeInputs:
+    """Over the symbols of what is fake already, if anything is."""
+    fakes = FakeInputs(shape_env_of(call, state))
+    fakes.bind(call.leaves)
+    return fakes
 
 
 @dataclass(frozen=True)
