@@ -25,6 +25,7 @@ from precast.graph.program import Program
 from precast.graph.signature import InputKind, InputSpec, OutputKind, OutputSpec
 from precast.ops.decompositions import core_decompositions
 from precast.trace.capture.least_sizes import with_least_sizes_of_graph
+from precast.trace.eager.python_kernels import again_with_python_kernels
 from precast.trace.fake_inputs import fresh_copies
 from precast.trace.functionalize import functionalized
 from precast.trace.record import FlatFunction, argument_spec, rename_placeholders, trace
@@ -45,6 +46,7 @@ class _Gradients:
     inputs: tuple[int, ...]
 
 
+@again_with_python_kernels
 def decompose(
     exported: "ExportedProgram",
     table: Table | None,

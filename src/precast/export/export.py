@@ -24,10 +24,12 @@ from precast.graph.signature import InputKind
 from precast.trace.capture import capture
 from precast.trace.capture.dynamic_shapes import positional_names
 from precast.trace.capture.failures import InnerTransformError
+from precast.trace.eager.python_kernels import again_with_python_kernels
 from precast.trace.functionalize import functionalize
 from precast.trace.record import Decompositions
 
 
+@again_with_python_kernels
 def export(
     mod: torch.nn.Module,
     args: Sequence[Any],

@@ -25,17 +25,17 @@ from precast.trace.fake_inputs import FakeInputs
 
 def fake_mode_of(program: Program) -> FakeTensorMode:
     """The mode that made the program's values, so that sizes keep their symbols."""
-    return _mode_of_values(program) or FakeInputs().mode
+    return _mode_ofvalues_of(program) or FakeInputs().mode
 
 
-def _mode_of_values(program: Program) -> FakeTensorMode | None:
-    for _, value in _values(program.module):
+def _mode_ofvalues_of(program: Program) -> FakeTensorMode | None:
+    for _, value in values_of(program.module):
         if isinstance(value, FakeTensor):
             return value.fake_mode
     return None
 
 
-def _values(module: fx.GraphModule) -> Iterator[tuple[str, object]]:
+def values_of(module: fx.GraphModule) -> Iterator[tuple[str, object]]:
     for path, graph in graphs_of(module):
         for node in graph.nodes:
             for value in pytree.tree_leaves(node.meta.get("val")):
@@ -44,12 +44,12 @@ def _values(module: fx.GraphModule) -> Iterator[tuple[str, object]]:
 
 def collected_sizes(program: Program) -> SymbolicSizes:
     """The program's sizes, with the symbols of values that only running gives, and all guards of its tracing."""
-    mode = _mode_of_values(program)
+    mode = _mode_ofvalues_of(program)
     if mode is None or mode.shape_env is None:
         return program.sizes
     shape_env: ShapeEnv = mode.shape_env
     first_seen: dict[sympy.Symbol, str] = {}
-    for place, value in _values(program.module):
+    for place, value in values_of(program.module):
         if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
             for symbol in free_unbacked_symbols(value):
                 first_seen.setdefault(symbol, place)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 import sympy
+from sympy.functions.elementary.piecewise import ExprCondPair
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.numbers import int_oo
 
@@ -15,6 +16,7 @@ _FUNCTIONS: dict[str, Callable[..., sympy.Basic]] = {
     for function in (
         sympy.Add, sympy.Mul, sympy.Pow, sympy.Max, sympy.Min, sympy.Mod, sympy.floor, sympy.ceiling,
         sympy.Eq, sympy.Ne, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge, sympy.And, sympy.Or, sympy.Not, sympy.Piecewise,
+        ExprCondPair,
     )
 }  # fmt: skip
 _FUNCTIONS |= {

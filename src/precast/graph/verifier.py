@@ -44,11 +44,12 @@ def _targets_are_operators(program: Program) -> Iterator[tuple[str, fx.Node | No
     for node in program.graph.nodes:
         if node.op in ("call_module", "call_method"):
             yield f"{node.op} of {node.target!r}, where only operators are allowed", node
-        elif node.op == "call_function" and not _is_operator(node.target):
+        elif node.op == "call_function" and not is_operator(node.target):
             yield f"unknown target {node.target!r}", node
 
 
-def _is_operator(target: object) -> bool:
+def is_operator(target: object) -> bool:
+    """Whether a node may call this: an operator, or a function of Python that sizes are computed with."""
     if isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
         return True
     if target in _FURTHER_FUNCTIONS:

@@ -9,16 +9,24 @@ Torch leaves this to its bytecode compiler, and calls that by itself unless it b
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
+import sympy
 import torch
+from torch._guards import detect_fake_mode
 from torch._higher_order_ops.cond import CondOp
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+
+from precast._torch_compat import example_sizes
+
+# Not by an attribute: the package has an operator of the same name.
+compile_regions = import_module("torch._higher_order_ops.invoke_subgraph")
 
 Surroundings = Callable[[], AbstractContextManager[None]]
 """Makes a context in which tensors of the user's state are known to the tracer."""
@@ -39,7 +47,7 @@ class _Form:
     with_tree: tuple[int, ...] = ()
 
 
-_FORMS = {
+FORMS = {
     "cond": _Form(branches=(1, 2), operands=(), further=3, with_tree=(1, 2)),
     "while_loop": _Form(branches=(0, 1), operands=(2,), further=3, with_tree=(1,)),
     "map_impl": _Form(branches=(0,), operands=(1,), further=2, sliced=(1,), with_tree=(0,)),
@@ -49,23 +57,27 @@ _FORMS = {
 
 def is_control_flow(function: object, args: Sequence[Any]) -> bool:
     """Whether this is a call of a control-flow operator with branches that are not graphs yet."""
-    if not isinstance(function, torch._ops.HigherOrderOperator) or function._name not in _FORMS:
+    if not isinstance(function, torch._ops.HigherOrderOperator) or function._name not in FORMS:
         return False
-    branches = [args[number] for number in _FORMS[function._name].branches if number < len(args)]
+    branches = [args[number] for number in FORMS[function._name].branches if number < len(args)]
     return not any(isinstance(branch, torch.fx.GraphModule) for branch in branches)
 
 
 def call_control_flow(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], surroundings: Surroundings) -> Any:
     """Call the operator with flat operands, and give its branches all tensors that they close over."""
-    form = _FORMS[operator._name]
+    form = FORMS[operator._name]
     arguments = [*args, *kwargs.values()]
     given = arguments[form.further]
     example = [*_examples(arguments, form), *given]
     branches = {number: _Branch(arguments[number], surroundings) for number in form.branches}
-    free = list({id(tensor): tensor for b in branches.values() for tensor in b.free_tensors(example)}.values())
+    # Before any of them ran: a number that one read out of a tensor is known to the next.
+    notes = [_FreeValues(example) for _ in branches]
+    noted = [branch.noted(note, example) for branch, note in zip(branches.values(), notes, strict=True)]
+    free = list({id(tensor): tensor for each in noted for tensor in each.free}.values())
+    sizes = list({symbol: size for each in noted for symbol, size in each.free_sizes.items()}.values())
     for number, branch in branches.items():
-        arguments[number] = branch.lifted(free, flat=number in form.with_tree)
-    arguments[form.further] = (*given, *free)
+        arguments[number] = branch.lifted(free, len(sizes), flat=number in form.with_tree)
+    arguments[form.further] = (*given, *free, *sizes)
     results = operator(*arguments)
     trees = [branches[number].out_tree for number in form.with_tree]
     return results if not trees or trees[-1] is None else pytree.tree_unflatten(list(results), trees[-1])
@@ -84,17 +96,20 @@ class _Branch:
         self._surroundings = surroundings
         self.out_tree: pytree.TreeSpec | None = None
 
-    def free_tensors(self, example: Sequence[Any]) -> list[torch.Tensor]:
-        """Run once, unrecorded, and note the tensors that come from outside."""
-        noting = _FreeTensors(example)
-        with disable_proxy_modes_tracing(), torch.no_grad(), noting, self._surroundings():
+    def noted(self, noting: "_FreeValues", example: Sequence[Any]) -> "_FreeValues":
+        """Run once, unrecorded, and note the tensors and sizes that come from outside."""
+        with disable_proxy_modes_tracing(), torch.no_grad(), _unrecorded(example), noting, self._surroundings():
             noting.note(self._function(*example))
-        return noting.free
+        return noting
 
-    def lifted(self, free: Sequence[torch.Tensor], *, flat: bool) -> Callable[..., Any]:
-        """A function that takes the free tensors as its last arguments, and gives flat results if asked to."""
+    def lifted(self, free: Sequence[torch.Tensor], sizes: int, *, flat: bool) -> Callable[..., Any]:
+        """A function that takes the free tensors as its last arguments, and gives flat results if asked to.
+
+        As many ``sizes`` follow: that they are inputs is enough for the tracer to know their symbols.
+        """
 
         def run(*args: Any) -> Any:
+            args = args[: len(args) - sizes]
             given, further = args[: len(args) - len(free)], args[len(args) - len(free) :]
             exchange = _Exchange(dict(zip(map(id, free), further, strict=True)))
             with exchange, self._surroundings():
@@ -107,26 +122,55 @@ class _Branch:
         return run
 
 
-class _FreeTensors(TorchFunctionMode):
-    """Notes tensors that were neither given nor made since."""
+def _unrecorded(example: Sequence[Any]) -> AbstractContextManager[None]:
+    """Symbols for values that only running gives, made meanwhile, are nobody's."""
+    mode = detect_fake_mode(list(example))
+    return nullcontext() if mode is None or mode.shape_env is None else mode.shape_env.ignore_fresh_unbacked_symbols()
+
+
+class _FreeValues(TorchFunctionMode):
+    """Notes tensors that were neither given nor made since, and the symbols of sizes that are those of no tensor."""
 
     def __init__(self, known: Sequence[Any]) -> None:
         super().__init__()
         # Kept alive, so that ids stay their own.
         self._known = {id(value): value for value in known if isinstance(value, torch.Tensor)}
         self.free: list[torch.Tensor] = []
+        self.free_sizes: dict[sympy.Symbol, torch.SymInt] = {}
+        self._symbols = {symbol for value in known for symbol in _symbols_of(value)}
+        mode = detect_fake_mode(list(known))
+        self._shape_env = None if mode is None else mode.shape_env
+        self._made_before = set(self._shape_env.var_to_range) if self._shape_env is not None else set()
 
     def note(self, values: Any) -> None:
         for leaf in pytree.tree_leaves(values):
             if isinstance(leaf, torch.Tensor) and id(leaf) not in self._known:
                 self._known[id(leaf)] = leaf
                 self.free.append(leaf)
+                self._symbols |= _symbols_of(leaf)
+            elif isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
+                for symbol in leaf.node.expr.free_symbols & self._made_before - self._symbols:
+                    self.free_sizes.setdefault(symbol, self._size(symbol))
+
+    def _size(self, symbol: sympy.Symbol) -> torch.SymInt:
+        assert self._shape_env is not None, "symbols are made by shape environments"
+        hint = example_sizes(self._shape_env).get(symbol)
+        size = self._shape_env.create_symintnode(symbol, hint=None if hint is None else int(hint))
+        assert isinstance(size, torch.SymInt), "a symbol is no number"
+        return size
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.note((args, kwargs))
         result = func(*args, **(kwargs or {}))
         self._known |= {id(leaf): leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)}
         return result
+
+
+def _symbols_of(value: Any) -> set[sympy.Symbol]:
+    """The symbols that a tracer knows once it has this input: those that are a size, or the number, by themselves."""
+    sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+    found = [size.node.expr for size in sizes if isinstance(size, torch.SymInt)]
+    return {expression for expression in found if isinstance(expression, sympy.Symbol)}
 
 
 class _Exchange(TorchFunctionMode):
@@ -164,8 +208,13 @@ def without_bytecode_compiler() -> Iterator[None]:
             return call(operator, predicate, true_function, false_function, operands)
         return call(operator, predicate, _on_tree(true_function, tree), _on_tree(false_function, tree), tuple(flat))
 
+    def call_region(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A region that is to be compiled once is a part of the program like any other."""
+        return function(*args, **kwargs)
+
     flat_cond = patch.object(CondOp, "__call__", call_flat)
-    with patch.object(torch.compiler, "is_dynamo_compiling", is_dynamo_compiling), flat_cond:
+    regions = patch.object(compile_regions, "invoke_subgraph_placeholder", call_region)
+    with patch.object(torch.compiler, "is_dynamo_compiling", is_dynamo_compiling), flat_cond, regions:
         yield
 
 

@@ -57,7 +57,7 @@ def trace(
             _error_on_data_dependent_ops=True,
         )(*inputs)
     _note_plain_inputs(module.graph, inputs)
-    _note_missing_results(module.graph)
+    _note_missing_results(module)
     output = module.graph.output_node()
     output.args = (tuple(output.args[0]),)  # type: ignore[arg-type]
     link_nodes(module.graph)
@@ -83,9 +83,10 @@ def _note_plain_inputs(graph: fx.Graph, inputs: Sequence[Any]) -> None:
             set_value(node, value)
 
 
-def _note_missing_results(graph: fx.Graph) -> None:
-    """Ops that are called for what they do, as assertions are, give None."""
-    for node in graph.nodes:
+def _note_missing_results(module: fx.GraphModule) -> None:
+    """Ops that are called for what they do, as assertions are, give None; in branches of control flow, too."""
+    graphs = [each.graph for each in module.modules() if isinstance(each, fx.GraphModule)]
+    for node in (node for graph in graphs for node in graph.nodes):
         if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
             set_value(node, None)
 

@@ -27,6 +27,7 @@ from precast.export.serialize.symbols import sizes_from_json, sizes_to_json
 from precast.export.serialize.tensors import load_tensors, store_tensors
 from precast.export.serialize.trees import tree_from_json, tree_to_json
 from precast.export.signature import Dialect
+from precast.export.sizes import values_of
 from precast.graph.boundary import BoundaryFacts, InputFacts, OutputFacts
 from precast.graph.opened_objects import opened
 from precast.graph.program import Program
@@ -64,6 +65,7 @@ def to_document(exported: ExportedProgram, *, opset: Mapping[str, int] | None = 
         "opset": dict(opset or DEFAULT_OPSET),
         "dialect": exported.dialect,
         **sizes_to_json(program.sizes, _hints(program)),
+        "float_symbols": list(_float_symbols(program)),
         "graph": graph,
         "stacks": list(tables.stacks.rows),
         **modules_to_json(tables.modules),
@@ -77,6 +79,12 @@ def to_document(exported: ExportedProgram, *, opset: Mapping[str, int] | None = 
     }
     members = {name: weights for name, weights in stored.members.items() if weights}
     return Document(content, members)
+
+
+def _float_symbols(program: Program) -> list[str]:
+    """The symbols of floats that only running gives."""
+    values = [value for _, value in values_of(program.module) if isinstance(value, torch.SymFloat | torch.SymBool)]
+    return sorted({str(s) for value in values for s in value.node.expr.free_symbols if not s.is_integer})
 
 
 def _hints(program: Program) -> dict[str, int]:

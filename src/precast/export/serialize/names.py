@@ -29,7 +29,8 @@ from precast.ops.operators_in_files import is_of_numbers_alone, may_be_called_by
 
 _OPERATOR = re.compile(r"([A-Za-z_]\w*)\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)")
 _PLAIN_NAMES = {
-    operator: "add sub mul floordiv truediv mod pow neg pos abs getitem and_ or_ xor not_ eq ne lt le gt ge",
+    operator: "add sub mul floordiv truediv mod pow neg pos abs getitem and_ or_ xor not_ eq ne lt le gt ge "
+    "lshift rshift",
     math: "ceil floor trunc sqrt",
     torch: "sym_int sym_float sym_max sym_min sym_not sym_ite sym_sum sym_sqrt sym_fresh_size",
 }

@@ -3,7 +3,7 @@
 Version log
 -----------
 1.0 (2026-11): the first.
-1.1 (2026-11): call_numbers, for which time each of the modules was called.
+1.1 (2026-11): call_numbers, for which time each of the modules was called; float_symbols, numbers that are data.
 
 A reader of version 1.x reads every 1.y: minor versions add what older readers may leave out. Another major version is
 refused.
@@ -62,6 +62,7 @@ _PROGRAM: dict[str, Shape] = {
     "opset": MapOf(_IDENTIFIER, Count(1_000_000), 1000),
     "dialect": Text("TRAINING|ATEN"),
     "symbols": ListOf(SYMBOL_SHAPE, 100_000),
+    "float_symbols": ListOf(Text(r"zuf[0-9]{1,5}"), 10_000),
     "guards": ListOf({"condition": ANYTHING, "at": ANYTHING}, 1_000_000),
     "graph": GRAPH_SHAPE,
     "stacks": ListOf(_ANY_TEXT, _MANY),
@@ -78,5 +79,5 @@ _PROGRAM: dict[str, Shape] = {
 PROGRAM_SHAPE: Shape = _PROGRAM
 PROGRAM_KEYS = frozenset(_PROGRAM)
 """What a reader of this version reads; later minor versions may have more."""
-ADDED: dict[str, list[Json]] = {"call_numbers": []}
+ADDED: dict[str, list[Json]] = {"call_numbers": [], "float_symbols": []}
 """What earlier minor versions do not have, and what stands for it."""

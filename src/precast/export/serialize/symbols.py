@@ -4,6 +4,7 @@ Symbols are declared anew under the sources that they came from, in the same ord
 does. So a file that another version of torch names symbols differently for still means the same.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +98,7 @@ def sizes_from_json(content: Any) -> LoadedSizes:
         raise damaged("two sizes have one name", "names of sizes must differ")
     unbacked = [record for record in content["symbols"] if record["example"] is None]
     symbols |= _unbacked_symbols(fakes, unbacked)
+    symbols |= _unbacked_floats(fakes, content.get("float_symbols", ()))
     kept = [
         SizeSymbol(symbols[record["symbol"]], record["name"], record["seen_at"], SizeRange(*_range(record["range"])))
         for record in content["symbols"]
@@ -110,6 +112,21 @@ def _range(content: list[Any]) -> tuple[int, int | None]:
     if len(content) != 2 or not isinstance(content[0], int) or (content[1] is not None and content[1] < content[0]):
         raise damaged("the range of a size is not as it should be", f"it is {content}")
     return content[0], content[1]
+
+
+def _unbacked_floats(fakes: FakeInputs, names: Sequence[str]) -> dict[str, sympy.Symbol]:
+    shape_env = fakes.mode.shape_env
+    assert shape_env is not None, "our fake modes have a shape environment"
+    last = max((int(name.removeprefix("zuf")) for name in names), default=-1)
+    if last >= MAX_UNBACKED:
+        raise damaged("a number has a strange name", f"it is {names[-1]}")
+    with fakes.unrecorded():
+        made = {str(number.node.expr): number.node.expr for number in _floats(shape_env, last + 1)}
+    return {name: made[name] for name in names}
+
+
+def _floats(shape_env: ShapeEnv, count: int) -> list[torch.SymFloat]:
+    return [shape_env.create_unbacked_symfloat() for _ in range(count)]
 
 
 def _unbacked_symbols(fakes: FakeInputs, records: list[Any]) -> dict[str, sympy.Symbol]:

@@ -17,6 +17,7 @@ from precast.export.signature import Dialect
 from precast.export.torch_files.guards import guard_conditions
 from precast.export.torch_files.retrace import retraced
 from precast.export.tracepoints import ModuleCallEntry, ModuleCallSignature
+from precast.export.verifier import graphs_of
 from precast.graph.nodes import placeholders_of, set_module_stack, set_value, value_of
 from precast.graph.signature import (
     ArgumentSpec,
@@ -29,6 +30,7 @@ from precast.graph.signature import (
     SymIntArgument,
     TensorArgument,
 )
+from precast.graph.verifier import is_operator
 
 _PARTS = ("graph_module", "graph_signature", "state_dict", "constants", "range_constraints", "module_call_graph")
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -63,6 +65,7 @@ def from_torch(program: Any) -> ExportedProgram:
             why="it converts what PyTorch's exporter returns",
             fix="Pass that object, or export the module with precast.export.",
         )
+    _check_nodes(program.graph_module)
     signature = _signature(program)
     names = _argument_names(program, signature)
     sizes = _declared_sizes(program, signature, names)
@@ -80,6 +83,24 @@ def from_torch(program: Any) -> ExportedProgram:
     )
     dialect = Dialect.TRAINING if program.dialect == "TRAINING" else Dialect.ATEN
     return retraced(module, signature, {name: tensors[name] for name in targets}, sizes.sizes, origin, dialect)
+
+
+def _check_nodes(module: fx.GraphModule) -> None:
+    for path, graph in graphs_of(module):
+        owner = module.get_submodule(path.rstrip("."))
+        for node in graph.nodes:
+            if node.op == "get_attr" and isinstance(getattr(owner, str(node.target), None), torch.Tensor):
+                raise ExportError(
+                    f"A branch of control flow has a tensor of its own, {path}{node.target}.",
+                    why="PyTorch's exporter leaves it out of the signature, and cannot save the program either",
+                    fix="Export the module with precast.export instead.",
+                )
+            if node.op == "call_function" and not is_operator(node.target):
+                raise ExportError(
+                    f"The program calls {node.target}, which is no operator.",
+                    why="parts of vmap and the like are left in PyTorch's programs for training",
+                    fix="Convert the program after program.run_decompositions().",
+                )
 
 
 def _signature(program: Any) -> Signature:

@@ -19,11 +19,13 @@ from precast.graph.nodes import set_value, value_of
 from precast.graph.program import Program
 from precast.graph.signature import InputKind, OutputKind, Signature
 from precast.graph.sizes import SymbolicSizes
+from precast.trace.eager.python_kernels import again_with_python_kernels
 from precast.trace.functionalize import functionalize
 
 _UPDATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
+@again_with_python_kernels
 def retraced(
     module: fx.GraphModule,
     signature: Signature,

@@ -25,6 +25,7 @@ from precast.graph.signature import (
     TensorArgument,
 )
 from precast.graph.verifier import verify
+from precast.trace.capture.branch_constants import lift_constants_of_branches
 from precast.trace.capture.contradictions import check_no_contradictions
 from precast.trace.capture.dynamic_shapes import named_arguments, normalize_dynamic_shapes
 from precast.trace.capture.failures import refuse_inner_transforms
@@ -124,6 +125,7 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     state = {item.target: item.tensor for item in call.state}
     constants = sum(item.kind is InputKind.CONSTANT_TENSOR for item in call.state)
+    lift_constants_of_branches(module, call.fakes)
     lifted = lift_constants(module, call.fakes, position=len(state), first_number=constants)
     state |= {name.removeprefix("c_"): tensor for name, tensor in lifted.items()}
     lifted_specs = [

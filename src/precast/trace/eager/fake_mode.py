@@ -102,7 +102,11 @@ def dispatch_for(inputs: Sequence[Any]) -> AbstractContextManager[None]:
 
 
 def _has_symbolic_sizes(args: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) and leaf._has_symbolic_sizes_strides for leaf in pytree.tree_leaves(args))
+    leaves = pytree.tree_leaves(args)
+    return any(
+        leaf._has_symbolic_sizes_strides if isinstance(leaf, torch.Tensor) else isinstance(leaf, torch.SymInt)
+        for leaf in leaves
+    )
 
 
 @contextmanager
