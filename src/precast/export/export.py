@@ -102,8 +102,12 @@ def _captured(
         return record(pre_dispatch=True), Dialect.TRAINING
     except InnerTransformError:
         # After autograd, recurrent layers would be operators of one library, which no file may call.
-        with torch.backends.mkldnn.flags(enabled=False):
+        is_enabled = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
             return record(), Dialect.ATEN
+        finally:
+            torch._C._set_mkldnn_enabled(is_enabled)
 
 
 def _module_calls(mod: torch.nn.Module, kept: Sequence[ModuleCallEntry]) -> Iterator[ModuleCallEntry]:
