@@ -122,7 +122,7 @@ def _last_readers(nodes: Sequence[fx.Node]) -> Mapping[fx.Node, int]:
 _PLAIN_ARGUMENTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, str, bool, int, float, type(None))
 
 RESHAPES = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
-_LEFT_TO_TORCH = frozenset({Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING, Fact.WORKSPACE})
+_LEFT_TO_TORCH = frozenset({Fact.EFFECTFUL, Fact.DATA_DEPENDENT, Fact.MUTATING, Fact.WORKSPACE, Fact.COMMUNICATING})
 
 
 @dataclass(frozen=True)
@@ -242,10 +242,11 @@ def _sources(node: fx.Node, readers: Mapping[str, SizeReader[fx.Node]]) -> list[
 def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader[fx.Node]], device: str) -> dict[fx.Node, int]:
     """Even levels are native, odd ones are torch's; a node comes no earlier than its arguments.
 
-    What draws random numbers or acts on the world stays in order.
+    What draws random numbers or acts on the world stays in order. An exchange between processes begins when all before
+    it in the graph has run, and goes on beside what follows, until it is waited for.
     """
     levels: dict[fx.Node, int] = {}
-    last_ordered = -1
+    last_ordered, last_exchange = -1, -1
     for node in graph.nodes:
         if node.op != "call_function" or is_size(node):
             continue
@@ -256,10 +257,14 @@ def _levels(graph: fx.Graph, readers: Mapping[str, SizeReader[fx.Node]], device:
             levels[node] = inputs[0]
             continue
         is_ordered = bool(facts_of(node) & {Fact.RANDOM, Fact.EFFECTFUL})
-        lowest = max([-parity, *inputs, *([last_ordered] if is_ordered else [])])
+        is_exchange = Fact.COMMUNICATING in facts_of(node)
+        before = levels.values() if is_exchange else ()
+        lowest = max([-parity, last_exchange, *inputs, *([last_ordered] if is_ordered else []), *before])
         levels[node] = lowest if lowest % 2 == parity else lowest + 1
         if is_ordered:
             last_ordered = levels[node]
+        if is_exchange:
+            last_exchange = levels[node]
     return levels
 
 

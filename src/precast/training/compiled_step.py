@@ -23,6 +23,7 @@ from precast.graph.signature import InputKind
 from precast.native.random import SEED_NAME, draw_from_streams, seed_as_input
 from precast.native.targets import target_for
 from precast.packaging.traced_program import retraced
+from precast.training.schedule import schedule_collectives
 
 KIND = "train_step"
 
@@ -40,6 +41,7 @@ class CompiledStep:
         module = retraced(program, compilers.decompositions)
         if compilers.inference.random_source() == "philox":
             module = _seeded(module)
+        module = schedule_collectives(module)
         self.draws = any(node.name == SEED_NAME for node in placeholders_of(module.graph))
         mark_updates(module.graph, facts)
         self.module = module

@@ -53,6 +53,24 @@ def add_initial_state(optimizer: Optimizer, parameters: Sequence[torch.Tensor]) 
     return True
 
 
+def is_elementwise(optimizer: Optimizer) -> bool:
+    """Whether elements of a parameter are updated each on its own, so that parts of one are updated as the whole is."""
+    small = _small_copy(optimizer)
+    for group in small.param_groups:
+        group["params"] = [torch.nn.Parameter(torch.linspace(-1, 1, 2 * _SMALL))]
+    whole, parts = _second(small), _second(small)
+    for group in parts.param_groups:
+        group["params"] = [torch.nn.Parameter(part.clone()) for part in group["params"][0].detach().chunk(2)]
+    for seed in range(3):
+        _step(whole, seed)
+        for one, other in zip(whole.param_groups, parts.param_groups, strict=True):
+            for parameter, gradient in zip(other["params"], one["params"][0].grad.chunk(2), strict=True):
+                parameter.grad = gradient.clone()
+        type(parts).step(parts)
+    pairs = zip(whole.param_groups, parts.param_groups, strict=True)
+    return all(torch.equal(one["params"][0], torch.cat(other["params"])) for one, other in pairs)
+
+
 def _small_copy(optimizer: Optimizer) -> Optimizer:
     """An optimizer of the same settings over one small parameter of each rank and type that a group has."""
     small = copy.copy(optimizer)

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from precast.graph.nodes import results_of, set_value, value_of
 from precast.graph.program import Program
-from precast.training.gradients import Gradients
+from precast.training.placement import Gradients
 
 SKIPPED = "optimizer.skipped"
 """The state that counts such steps, and so changes with them."""

@@ -6,8 +6,8 @@ After:  ``StepModule(...)(batch) -> loss`` over the state ``model.*``, ``optimiz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError, InputValueError
 from precast.graph.boundary import has_hooks
-from precast.training.gradients import Gradients, reduce_nothing
+from precast.training.placement import ONE_PROCESS, Gradients, Placement
 from precast.training.skipping import are_finite
 
 LossFunction = Callable[[torch.nn.Module, Any], Any]
@@ -31,7 +31,7 @@ class StepSettings:
     accumulate: int = 1
     skip_nonfinite: bool = False
     moving: frozenset[tuple[int, str]] = frozenset()
-    reduce: Callable[[Gradients], Gradients] = reduce_nothing
+    placement: Placement = ONE_PROCESS
 
 
 class GroupNumber(NamedTuple):
@@ -105,8 +105,8 @@ class StepModule(torch.nn.Module):
         for position, parameter in enumerate(parameters_of(optimizer)):
             name = names.get(id(parameter))
             if name is None:
-                name = f"outside.{position}"
-                _put(self.optimizer, f"parameters.{position}", parameter)
+                name = f"shards.{position}"
+                _put(self.optimizer, f"shards.{position}", parameter)
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     _put(self.optimizer, f"state.{name}.{key}", value)
@@ -123,29 +123,34 @@ class StepModule(torch.nn.Module):
     def forward(self, batch: Any) -> Any:
         optimizer, settings = self._plan.optimizer, self._plan.settings
         trained = [each for each in parameters_of(optimizer) if each.requires_grad]
-        result, gradients = self._gradients(batch, trained)
-        gradients = settings.reduce(gradients)
+        placement = settings.placement
+        (loss, *auxiliary), gradients = self._gradients(batch, trained)
+        loss, gradients = placement.reduce(loss, gradients)
+        result = (loss, *auxiliary) if auxiliary else loss
         with torch.no_grad():
             self._update(trained, gradients)
+            placement.publish(trained)
             if not settings.skip_nonfinite:
                 return result
-            is_finite = are_finite(pytree.tree_leaves(result)[0], gradients)
+            is_finite = placement.all_finite(are_finite(loss, gradients))
             self.optimizer.get_buffer("skipped").add_(is_finite.logical_not())
         return result, is_finite
 
     def _gradients(self, batch: Any, trained: Sequence[torch.Tensor]) -> tuple[Any, Gradients]:
         """What the loss function returns, over all micro-batches, and the mean of their gradients."""
-        loss_fn, count = self._plan.loss_fn, self._plan.settings.accumulate
-        total: Gradients = [None] * len(trained)
+        loss_fn, count, placement = self._plan.loss_fn, self._plan.settings.accumulate, self._plan.settings.placement
+        with torch.no_grad():
+            whole = placement.whole(trained)
+        total: Gradients = [None] * len(whole)
         results = []
         for part in _micro_batches(batch, count):
             with torch.enable_grad():
-                loss, auxiliary = _loss_of(loss_fn(self.model, part))
-                found = torch.autograd.grad(loss if count == 1 else loss / count, trained, allow_unused=True)
+                with placement.saving(trained, whole), _exchanged(self.model, placement.replaced(whole)):
+                    loss, auxiliary = _loss_of(loss_fn(self.model, part))
+                found = torch.autograd.grad(loss if count == 1 else loss / count, whole, allow_unused=True)
             total = [_sum(one, other) for one, other in zip(total, found, strict=True)]
             results.append(pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (loss, *auxiliary)))
-        result = results[0] if count == 1 else _joined(results)
-        return (result if len(result) > 1 else result[0]), total
+        return (results[0] if count == 1 else _joined(results)), total
 
     def _update(self, trained: Sequence[torch.Tensor], gradients: Gradients) -> None:
         optimizer, settings = self._plan.optimizer, self._plan.settings
@@ -154,7 +159,7 @@ class StepModule(torch.nn.Module):
         try:
             with self._numbers_of_state(optimizer):
                 if settings.grad_clip is not None:
-                    torch.nn.utils.clip_grad_norm_(trained, settings.grad_clip)
+                    settings.placement.clip(trained, settings.grad_clip)
                 type(optimizer).step(optimizer)
         finally:
             for parameter in trained:
@@ -175,6 +180,18 @@ class StepModule(torch.nn.Module):
         finally:
             for number, value in zip(self.numbers, before, strict=True):
                 number.write(optimizer, value)
+
+
+@contextmanager
+def _exchanged(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """While active, the model has these tensors for its parameters."""
+    with ExitStack() as stack:
+        for name, tensor in tensors.items():
+            folder, _, last = name.rpartition(".")
+            owner = model.get_submodule(folder)
+            stack.callback(owner._parameters.__setitem__, last, owner._parameters[last])
+            owner._parameters[last] = tensor  # type: ignore[assignment]
+        yield
 
 
 class EvalModule(torch.nn.Module):
@@ -209,16 +226,14 @@ def check_parameters(optimizer: Optimizer) -> None:
 
 
 def _put(root: torch.nn.Module, path: str, value: torch.Tensor) -> None:
-    """Register a tensor under a dotted path, with modules on the way."""
+    """Register a tensor under a dotted path, with modules on the way; any name will do, also that of a method."""
     *folders, name = path.split(".")
     for folder in folders:
-        if folder not in root._modules:
-            root.add_module(folder, torch.nn.Module())
-        root = root.get_submodule(folder)
+        root = root._modules.setdefault(folder, torch.nn.Module()) or root
     if isinstance(value, torch.nn.Parameter):
-        root.register_parameter(name, value)
+        root._parameters[name] = value
     else:
-        root.register_buffer(name, value)
+        root._buffers[name] = value
 
 
 def _loss_of(result: Any) -> tuple[torch.Tensor, tuple[Any, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
@@ -21,9 +21,12 @@ from precast.graph.signature import OutputKind
 from precast.ops.own_operators import random_seed
 from precast.options import Options, as_options
 from precast.training.capture import capture_step, evaluating
+from precast.training.checkpoints import Rank, read_checkpoint, write_checkpoint
 from precast.training.compiled_step import CompiledStep
 from precast.training.initial_state import add_initial_state, check_optimizer
 from precast.training.live_state import LiveState
+from precast.training.placement import ONE_PROCESS, Placement, ShardedOptimizer, ShardedParameters
+from precast.training.processes import first_process_first, missing_told, placement_of
 from precast.training.saving import save_step
 from precast.training.step_module import (
     EvalModule,
@@ -33,6 +36,9 @@ from precast.training.step_module import (
     check_parameters,
     parameters_of,
 )
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 ENTRIES = {"train": "train_step", "eval": "eval"}
 """What a step can be saved as, and what the entries are called."""
@@ -49,6 +55,9 @@ def train_step(
     skip_nonfinite: bool = False,
     dynamic_shapes: Any = None,
     entries: Sequence[str] = ("train", "eval"),
+    process_group: ProcessGroup | None = None,
+    shard: str = "none",
+    bucket_bytes: int = 25 * 2**20,
     backend: str | Backend | CompilerFunction = "native",
     options: Options | Mapping[str, Any] | None = None,
 ) -> TrainStep:
@@ -62,6 +71,9 @@ def train_step(
     ``accumulate``: how many equal parts of the batch, along first dimensions, are run one after the other.
     ``skip_nonfinite``: where the loss or a gradient is infinite or no number, nothing is updated.
     ``dynamic_shapes``: which sizes of the batch may change; else a step is compiled for each kind of batch.
+    ``process_group``: those who train together, each on its part of the batch; the loss is the mean of theirs.
+    ``shard``: what each of them keeps a part of: ``"none"``, ``"optimizer"`` (its state), or ``"parameters"`` (too).
+    ``bucket_bytes``: how much is exchanged at a time, beside the rest of the backward.
     ``entries``: what ``step.save(path)`` writes: ``"train"``, and ``"eval"``, the loss function in eval mode.
 
     >>> model = torch.nn.Linear(3, 1)
@@ -75,7 +87,8 @@ def train_step(
     check_optimizer(optimizer)
     check_parameters(optimizer)
     _check(model, grad_clip, accumulate, entries)
-    settings = StepSettings(grad_clip, accumulate, skip_nonfinite)
+    placement = placement_of(model, optimizer, process_group, shard, bucket_bytes)
+    settings = StepSettings(grad_clip, accumulate, skip_nonfinite, placement=placement)
     compilers = CompilersInUse.of_backend(get_backend(backend), as_options(options))
     step = TrainStep(
         model,
@@ -87,6 +100,7 @@ def train_step(
         as_options(options),
         dynamic_shapes=dynamic_shapes,
         entries=entries,
+        process_group=process_group,
     )
     step.compile_for(example_batch)
     return step
@@ -119,11 +133,13 @@ class TrainStep:
         *,
         dynamic_shapes: Any = None,
         entries: Sequence[str] = tuple(ENTRIES),
+        process_group: ProcessGroup | None = None,
     ) -> None:
         self.model, self.optimizer = model, optimizer
         self._loss_fn, self._example, self._settings = loss_fn, example_batch, settings
         self._compilers, self._options = compilers, options
         self._dynamic_shapes, self._entries = dynamic_shapes, tuple(entries)
+        self._group = process_group
         self._modules = list(model.modules())
         self._variants: dict[Any, _Variant] = {}
         self._settled: list[dict[str, Any]] = []
@@ -134,11 +150,12 @@ class TrainStep:
 
     def __call__(self, batch: Any) -> Any:
         """Make one step on a batch; an error that names what is wrong with it leaves everything as it was."""
-        variant = self._variant(batch)
-        if variant is None:
-            result = self._first_step(batch)
-        else:
-            result = variant.step.run(variant.state.read(), variant.step.leaves_of(batch), self._seed)
+        with missing_told(self._group):
+            variant = self._variant(batch)
+            if variant is None:
+                result = self._first_step(batch)
+            else:
+                result = variant.step.run(variant.state.read(), variant.step.leaves_of(batch), self._seed)
         # Schedules ask whether the optimizer has made a step.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         return result
@@ -165,8 +182,41 @@ class TrainStep:
                 why="until then there is none that a later step could go on from",
                 fix="Make one step, and save then.",
             )
+        if isinstance(self._settings.placement, ShardedOptimizer):
+            raise InputValueError(
+                "A step whose state is sharded cannot be saved as a file.",
+                why="each process holds a part of it",
+                fix="Use save_checkpoint; whole_state_dict() puts the parameters together for a step of one process.",
+            )
         programs = {ENTRIES[entry]: self._entry(entry) for entry in self._entries}
         return save_step(programs, Path(path), int(self._seed), targets=targets, sign=sign, options=self._options)
+
+    def save_checkpoint(self, folder: str | os.PathLike[str]) -> None:
+        """Write all that a step continues from: one file a process, whole at every moment. All processes call it."""
+        with missing_told(self._group):
+            write_checkpoint(Path(folder), *self._kept())
+
+    def load_checkpoint(self, folder: str | os.PathLike[str]) -> None:
+        """Continue from a checkpoint, also one of another number of processes. All processes call it."""
+        with missing_told(self._group):
+            read_checkpoint(Path(folder), *self._kept())
+
+    def whole_state_dict(self) -> dict[str, torch.Tensor]:
+        """The model's state, with parameters that are sharded put together. All processes call it."""
+        placement = self._settings.placement
+        state = self.model.state_dict()
+        if isinstance(placement, ShardedParameters):
+            with torch.no_grad():
+                state |= placement.replaced([each.detach() for each in placement.whole(parameters_of(self.optimizer))])
+        return state
+
+    def _kept(self) -> tuple[dict[str, torch.Tensor], Optimizer, Placement, Rank]:
+        self._add_state()
+        module = self._module()
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers()), "random.seed": self._seed}
+        groups = {f"optimizer.groups.{number.path}" for number in module.numbers}
+        kept = {name: tensor for name, tensor in tensors.items() if name not in groups}
+        return kept, self.optimizer, self._settings.placement, Rank.of(self._group)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a step continues from: the model's state, the optimizer's, and the seed of random numbers."""
@@ -180,12 +230,13 @@ class TrainStep:
 
     def _entry(self, entry: str) -> ExportedProgram:
         if entry == "train":
-            return self.program
+            # A file is run by one process.
+            return self._program(self._module(replace(self._settings, placement=ONE_PROCESS)), self._example)
         with evaluating(self.model):
             return capture_step(EvalModule(self.model, self._loss_fn), self._example, self._dynamic_shapes)
 
-    def _module(self) -> StepModule:
-        return StepModule(self.model, self._loss_fn, self.optimizer, self._settings, self._skipped)
+    def _module(self, settings: StepSettings | None = None) -> StepModule:
+        return StepModule(self.model, self._loss_fn, self.optimizer, settings or self._settings, self._skipped)
 
     def _first_step(self, batch: Any) -> Any:
         """A step as torch makes it."""
@@ -212,7 +263,8 @@ class TrainStep:
             stateless = [each for each in self._trained() if not self.optimizer.state.get(each)]
             if not self._add_state():
                 return None
-            found = self._variants[key] = self._compiled(batch, stateless)
+            with first_process_first(self._group):
+                found = self._variants[key] = self._compiled(batch, stateless)
         return found
 
     def _compiled(self, batch: Any, stateless: Sequence[torch.Tensor]) -> _Variant:

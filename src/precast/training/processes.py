@@ -1,0 +1,144 @@
+"""Training by many processes: who holds what, who compiles, and who is missed when one has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+from torch.optim import Optimizer
+
+from precast.errors import InputValueError, TrainingError
+from precast.training.initial_state import is_elementwise
+from precast.training.placement import (
+    ONE_PROCESS,
+    DataParallel,
+    Group,
+    Placement,
+    ShardedOptimizer,
+    ShardedParameters,
+    as_rows,
+)
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+SHARDS = ("none", "optimizer", "parameters")
+_GRACE = 3.0
+"""For how many seconds processes that still live may say so, once one is missed."""
+
+
+def placement_of(
+    model: torch.nn.Module, optimizer: Optimizer, group: ProcessGroup | None, shard: str, bucket_bytes: int
+) -> Placement:
+    """How a step is spread; with shards, the optimizer is given them in place of the model's parameters."""
+    if shard not in SHARDS or (group is None and shard != "none"):
+        raise InputValueError(
+            f"shard cannot be {shard!r}.",
+            why=f"it is one of {', '.join(SHARDS)}, for a process group",
+            fix="Pass process_group=torch.distributed.group.WORLD with it.",
+        )
+    if group is None:
+        return ONE_PROCESS
+    told = Group.of(group, bucket_bytes)
+    _send_from_first(model, group)
+    if shard == "none":
+        return DataParallel(told)
+    owners = _cut_parameters(optimizer, group)
+    if shard == "optimizer":
+        return ShardedOptimizer(told, owners)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    shapes = tuple(owner.shape for owner in owners)
+    for owner in owners:
+        owner.data = owner.data.new_empty(0)
+    return ShardedParameters(told, owners, tuple(names[id(owner)] for owner in owners), shapes)
+
+
+def _send_from_first(model: torch.nn.Module, group: ProcessGroup) -> None:
+    """All begin with the parameters and buffers of the group's first process."""
+    first = torch.distributed.get_global_rank(group, 0)
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            torch.distributed.broadcast(tensor, first, group=group)
+
+
+def _cut_parameters(optimizer: Optimizer, group: ProcessGroup) -> tuple[torch.nn.Parameter, ...]:
+    """Exchange the optimizer's parameters for this process's shards of them; gives the parameters."""
+    owners = [parameter for each in optimizer.param_groups for parameter in each["params"]]
+    refusal = None
+    if any(optimizer.state.get(owner) for owner in owners):
+        refusal = (
+            "has state already",
+            "its state is made for whole parameters",
+            "Make the step before the first update.",
+        )
+    elif not all(isinstance(owner, torch.nn.Parameter) and owner.requires_grad for owner in owners):
+        refusal = "holds parameters that are not trained", "they have no shards", "Give it trained ones alone."
+    elif not is_elementwise(optimizer):
+        refusal = (
+            "looks at whole parameters",
+            "a shard is some elements of one",
+            "Choose shard='none', or AdamW or SGD.",
+        )
+    if refusal is not None:
+        what, why, fix = refusal
+        raise InputValueError(f"{type(optimizer).__name__} {what}, and cannot be sharded.", why=why, fix=fix)
+    for each in optimizer.param_groups:
+        rows = [as_rows(parameter.detach(), group.size())[group.rank()] for parameter in each["params"]]
+        each["params"] = [torch.nn.Parameter(row.clone()) for row in rows]
+    return tuple(owners)
+
+
+@contextmanager
+def first_process_first(group: ProcessGroup | None) -> Iterator[None]:
+    """What is compiled inside is compiled by one process, and found in the cache by the others."""
+    if group is None or group.size() == 1:
+        yield
+        return
+    if group.rank() != 0:
+        torch.distributed.barrier(group)
+    try:
+        yield
+    finally:
+        if group.rank() == 0:
+            torch.distributed.barrier(group)
+
+
+@contextmanager
+def missing_told(group: ProcessGroup | None) -> Iterator[None]:
+    """Where an exchange fails, tell which processes have ended."""
+    if group is None:
+        yield
+        return
+    try:
+        yield
+    except RuntimeError as problem:
+        missing = _missing(group)
+        if not missing:
+            raise
+        raise TrainingError(
+            f"Process {', '.join(map(str, missing))} of {group.size()} does not answer any more.",
+            why=f"it has ended, or cannot be reached: {str(problem).splitlines()[0]}",
+            fix="Start all processes again, from the last checkpoint.",
+        ) from problem
+
+
+def _missing(group: ProcessGroup) -> list[int]:
+    """The ranks that do not say, within the time of grace, that they live."""
+    store = torch.distributed.distributed_c10d._get_default_store()
+    ranks = range(group.size())
+    try:
+        store.set(f"precast/lives/{group.rank()}", "yes")
+        with contextlib.suppress(RuntimeError):
+            store.wait([f"precast/lives/{rank}" for rank in ranks], timedelta(seconds=_GRACE))
+        found = [rank for rank in ranks if not store.check([f"precast/lives/{rank}"])]
+        # Who keeps the store must not end before the others have asked.
+        time.sleep(1.0 if group.rank() == 0 else 0)
+        return found
+    except RuntimeError:
+        # It is the first process that keeps the store.
+        return [0]
