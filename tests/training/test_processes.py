@@ -66,7 +66,10 @@ def bytes_held(folder):
     return json.loads((folder / "result-0.json").read_text())["bytes"]
 
 
-@pytest.mark.parametrize("shard", ["none", "optimizer", "parameters"])
+@pytest.mark.parametrize(
+    "shard",
+    [pytest.param("none", marks=pytest.mark.slow), pytest.param("optimizer", marks=pytest.mark.slow), "parameters"],
+)
 def test_two_processes_train_as_one_on_the_joined_batch(tmp_path, shard):
     codes, told = run(tmp_path, 2, shard=shard)
     assert codes == [0, 0], told

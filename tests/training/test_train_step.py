@@ -52,7 +52,9 @@ def test_every_optimizer_steps_as_in_eager(setting):
     ("make", "settings"),
     [
         (of(torch.optim.AdamW, lr=1e-2), {"grad_clip": 0.1, "accumulate": 2}),
-        (of(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True), {"grad_clip": 0.5}),
+        pytest.param(
+            of(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True), {"grad_clip": 0.5}, marks=pytest.mark.slow
+        ),
     ],
     ids=["adamw", "sgd"],
 )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,13 +20,12 @@ from precast.training.placement import (
     ShardedParameters,
     as_rows,
 )
+from precast.training.watch import watch_over
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 SHARDS = ("none", "optimizer", "parameters")
-_GRACE = 3.0
-"""For how many seconds processes that still live may say so, once one is missed."""
 
 
 def placement_of(
@@ -45,6 +41,8 @@ def placement_of(
     if group is None:
         return ONE_PROCESS
     told = Group.of(group, bucket_bytes)
+    if group.size() > 1:
+        watch_over(group)
     _send_from_first(model, group)
     if shard == "none":
         return DataParallel(told)
@@ -111,13 +109,13 @@ def first_process_first(group: ProcessGroup | None) -> Iterator[None]:
 @contextmanager
 def missing_told(group: ProcessGroup | None) -> Iterator[None]:
     """Where an exchange fails, tell which processes have ended."""
-    if group is None:
+    if group is None or group.size() == 1:
         yield
         return
     try:
         yield
     except RuntimeError as problem:
-        missing = _missing(group)
+        missing = watch_over(group).ended()
         if not missing:
             raise
         raise TrainingError(
@@ -125,20 +123,3 @@ def missing_told(group: ProcessGroup | None) -> Iterator[None]:
             why=f"it has ended, or cannot be reached: {str(problem).splitlines()[0]}",
             fix="Start all processes again, from the last checkpoint.",
         ) from problem
-
-
-def _missing(group: ProcessGroup) -> list[int]:
-    """The ranks that do not say, within the time of grace, that they live."""
-    store = torch.distributed.distributed_c10d._get_default_store()
-    ranks = range(group.size())
-    try:
-        store.set(f"precast/lives/{group.rank()}", "yes")
-        with contextlib.suppress(RuntimeError):
-            store.wait([f"precast/lives/{rank}" for rank in ranks], timedelta(seconds=_GRACE))
-        found = [rank for rank in ranks if not store.check([f"precast/lives/{rank}"])]
-        # Who keeps the store must not end before the others have asked.
-        time.sleep(1.0 if group.rank() == 0 else 0)
-        return found
-    except RuntimeError:
-        # It is the first process that keeps the store.
-        return [0]

@@ -1,0 +1,82 @@
+"""Which of several processes has ended: each says in the store, all the time, that it lives.
+
+Who misses one first looks whose signs have stopped, and writes down what it found, so that all tell the same.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import threading
+import time
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+_BEAT, _PATIENCE, _FAREWELL = 0.25, 3.0, 5.0
+"""Seconds between signs of life, without one until a process counts as ended, and for others to read what was found."""
+_FOUND, _READ = "precast/ended", "precast/ended/read"
+
+
+class Watch(threading.Thread):
+    """Gives this process's signs of life, and reads those of others when asked."""
+
+    def __init__(self, rank: int, count: int) -> None:
+        super().__init__(daemon=True, name="precast-watch")
+        self._rank, self._count = rank, count
+        # A connection of its own: nothing that the program waits for in the store keeps the signs back.
+        self._store = torch.distributed.distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]
+        self._leaving = threading.Event()
+        self._ended: list[int] | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._leaving.wait(_BEAT):
+                self._store.add(f"precast/lives/{self._rank}", 1)
+                if self._ended is None and self._store.check([_FOUND]):
+                    self._ended = json.loads(self._store.get(_FOUND))
+                    self._store.add(_READ, 1)
+        except RuntimeError:
+            # The store was kept by a process that has ended; nobody else will tell which.
+            return
+
+    def leave(self) -> None:
+        """End before the interpreter does: a thread that it stops in the middle of a call ends the process."""
+        self._leaving.set()
+        self.join(_PATIENCE)
+
+    def ended(self) -> list[int]:
+        """The ranks of those that do not live any more, the same in all processes that ask."""
+        if self._ended is None:
+            try:
+                self._look()
+            except RuntimeError:
+                return self._ended or [0]
+        return self._ended or []
+
+    def _look(self) -> None:
+        before = self._signs()
+        time.sleep(_PATIENCE)
+        found = [rank for rank, sign in enumerate(self._signs()) if sign == before[rank]]
+        if found:
+            self._store.compare_set(_FOUND, "", json.dumps(found))
+            deadline = time.monotonic() + _FAREWELL
+            # This may be the process that keeps the store: it ends when the others know.
+            while time.monotonic() < deadline and self._store.add(_READ, 0) < self._count - len(found):
+                time.sleep(_BEAT)
+
+    def _signs(self) -> list[int]:
+        return [self._store.add(f"precast/lives/{rank}", 0) for rank in range(self._count)]
+
+
+@cache
+def watch_over(group: ProcessGroup) -> Watch:
+    """The watch over the processes of a group, which begins when first asked for."""
+    watch = Watch(group.rank(), group.size())
+    watch.start()
+    atexit.register(watch.leave)
+    return watch
