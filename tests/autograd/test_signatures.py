@@ -262,3 +262,11 @@ def test_a_dynamic_call_without_sizes_is_compiled_once():
     for _ in range(3):
         compiled(torch.tensor(1.0))
     assert len(count) == 1
+
+
+def test_a_dynamic_size_may_be_returned_twice():
+    compiled, _ = counted(lambda x: (x * 2, x.shape[0], x.shape[0]), dynamic=True)
+    for rows in (3, 5):
+        doubled, *sizes = compiled(torch.ones(rows, requires_grad=True))
+        doubled.sum().backward()
+        assert sizes == [rows, rows]

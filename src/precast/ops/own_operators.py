@@ -7,6 +7,8 @@ it. It stands where torch's operators for replaying a draw have the state of a g
 
 An operator for what eager checks of values: decompositions put it where the kernel they stand for would look.
 
+The loss of sequences whose alignment is not known, with its gradient: torch's has a result of a size that data tell.
+
 Products of groups of rows, each group by a matrix of its own: what a mixture of experts computes.
 
 ``ends[g]`` is where group ``g`` of the rows ends; it begins where the one before it ends. Rows after the last end are
@@ -14,6 +16,7 @@ in no group. The two operators are each other's derivatives, so that gradients o
 """
 
 import itertools
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,6 +150,66 @@ grouped_rows = torch.ops.precast.grouped_rows.default
 """``grouped_rows(rows[s, k], matrices[g, k, n], ends[g]) -> [s, n]``: each row by its group's matrix; zeros in none."""
 grouped_sums = torch.ops.precast.grouped_sums.default
 """``grouped_sums(left[s, k], right[s, n], ends[g]) -> [g, k, n]``: the sum over each group of its rows' products."""
+
+
+_library.define(
+    "ctc(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, "
+    "bool zero_infinity, bool wants_slope) -> (Tensor, Tensor)"
+)
+
+
+def _ctc(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    zero_infinity: bool,
+    wants_slope: bool,
+) -> tuple[Tensor, Tensor]:
+    lengths = (input_lengths, target_lengths)
+    losses, alphas = torch.ops.aten._ctc_loss.Tensor(log_probs, targets, *lengths, blank, zero_infinity)
+    if not wants_slope:
+        return _finite(losses, zero_infinity), log_probs.new_empty(0)
+    slope = torch.ops.aten._ctc_loss_backward.Tensor(
+        torch.ones_like(losses), log_probs, targets, *lengths, losses, alphas, blank, zero_infinity
+    )
+    return _finite(losses, zero_infinity), slope.contiguous()
+
+
+def _finite(losses: Tensor, zero_infinity: bool) -> Tensor:
+    return torch.where(losses == torch.inf, torch.zeros_like(losses), losses) if zero_infinity else losses
+
+
+def _ctc_shape(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    zero_infinity: bool,
+    wants_slope: bool,
+) -> tuple[Tensor, Tensor]:
+    slope = log_probs.new_empty(log_probs.shape if wants_slope else 0)
+    return log_probs.new_empty(log_probs.shape[1]), slope
+
+
+def _ctc_keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(output[1])
+
+
+def _ctc_backward(ctx: torch.autograd.function.FunctionCtx, slope: Tensor, unused: Tensor | None) -> tuple[Any, ...]:
+    (slopes,) = ctx.saved_tensors  # type: ignore[attr-defined]
+    return slopes * slope[None, :, None], None, None, None, None, None, None
+
+
+_library.impl("ctc", _ctc, "CPU")
+torch.library.register_fake("precast::ctc", _ctc_shape, lib=_library)
+torch.library.register_autograd("precast::ctc", _ctc_backward, setup_context=_ctc_keep, lib=_library)
+
+ctc = torch.ops.precast.ctc.default
+"""``ctc(…) -> losses[batch], slopes[time, batch, classes]``: the loss of each sequence, and its gradient if wanted."""
 
 
 def operator_named(name: str) -> OpOverload:

@@ -33,9 +33,9 @@ from precast.trace.eager.functions import (
     is_quantile,
     mixed_linear,
     one_hot,
-    replacement_of,
 )
 from precast.trace.eager.optimizer_kernels import fused_step
+from precast.trace.eager.replaced_functions import replacement_of
 from precast.trace.eager.symbolic_numbers import call_with_symbols, is_of_symbols
 from precast.trace.executed_code import is_trusted
 from precast.trace.provenance import innermost_users_line

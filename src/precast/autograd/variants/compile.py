@@ -162,7 +162,9 @@ def _repeated_results(results: Sequence[Sequence[Any]], facts: BoundaryFacts) ->
     visible = [parts for parts, is_opaque in zip(results, opaque, strict=True) if not is_opaque]
 
     def is_repeated(number: int, parts: Sequence[Any]) -> bool:
-        if opaque[number] or not all(isinstance(part, fx.Node) for part in parts):
+        if opaque[number] or not all(
+            isinstance(part, fx.Node) and isinstance(value_of(part), torch.Tensor) for part in parts
+        ):
             return False
         is_update = number < len(facts.updated)
         return visible.count(parts) > 1 or (is_update and any(part.op == "placeholder" for part in parts))

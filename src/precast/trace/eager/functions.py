@@ -27,11 +27,6 @@ Resizing a tensor to its own sizes: nothing in eager, however it lies; torch's f
 Before: ``x.data = x * 2``
 After:  ``x.set_(x * 2)``, unseen by autograd
 
-Operators of well-known libraries whose gradients cannot be traced, and what is recorded in their place.
-
-Before: out = transformers.grouped_mm_fallback(rows, experts, ends)     its backward decides in Python on ``ends``
-After:  out = precast.grouped_rows(rows, experts, ends)                 computes the same, and so does its backward
-
 ``module.to(…)`` inside of a traced program: nothing where it changes nothing, an error where it would change state.
 
 Before: ``self.router = self.router.to(torch.float32)``, whose parameters are of that type already
@@ -46,10 +41,8 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload, OpOverloadPacket
 
 from precast.errors import CaptureError, StateMutationError
-from precast.ops.own_operators import grouped_rows
 from precast.trace.provenance import innermost_users_line
 
 _QUANTILES = frozenset({torch.quantile, torch.nanquantile, Tensor.quantile, Tensor.nanquantile})
@@ -163,24 +156,6 @@ def assign_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
         )
     with torch.no_grad():
         tensor.set_(value)  # type: ignore[call-overload]
-
-
-def _experts(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = grouped_rows(input, weight, offs)
-    return result
-
-
-# Their arguments may be given by name: the names are the libraries'.
-_REPLACED: dict[str, Callable[..., torch.Tensor]] = {"transformers::grouped_mm_fallback": _experts}
-
-
-def replacement_of(function: object) -> Callable[..., torch.Tensor] | None:
-    """What takes the same arguments and computes the same, but can be differentiated while tracing."""
-    if isinstance(function, OpOverload):
-        return _REPLACED.get(function.name().partition(".")[0])
-    if isinstance(function, OpOverloadPacket):
-        return _REPLACED.get(function._qualified_op_name)
-    return None
 
 
 @contextmanager

@@ -1,0 +1,147 @@
+"""Functions whose kernels look at values, or whose gradients do, and what is recorded in their place.
+
+Before: out = transformers.grouped_mm_fallback(rows, experts, ends)     its backward decides in Python on ``ends``
+After:  out = precast.grouped_rows(rows, experts, ends)                 computes the same, and so does its backward
+
+Before: ``cov(x)`` compares numbers in C++ to warn of too few observations; ``ctc_loss`` has a result as large as the
+        longest target, which only data tell
+After:  ``cov`` as the products it is made of; ``precast.ctc``, which returns losses and their slopes
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.nn import functional
+
+from precast.ops.own_operators import checked, ctc, grouped_rows
+
+
+def replacement_of(function: Any) -> Callable[..., Any] | None:
+    """What takes the same arguments and computes the same, but can be traced."""
+    if isinstance(function, OpOverload):
+        return _OPERATORS.get(function.name().partition(".")[0])
+    if isinstance(function, OpOverloadPacket):
+        return _OPERATORS.get(function._qualified_op_name)
+    return _FUNCTIONS.get(function)
+
+
+def _experts(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
+    result: Tensor = grouped_rows(input, weight, offs)
+    return result
+
+
+def _grouped_mm(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, **others: Any) -> Tensor:
+    """Rows by the matrices of their groups; torch traces what is of bfloat16, and says what is wrong with the rest."""
+    is_ours = offs is not None and mat_a.ndim == 2 and mat_b.ndim == 3 and mat_a.dtype is not torch.bfloat16
+    if is_ours and offs is not None and all(each is None for each in others.values()) and mat_a.dtype is mat_b.dtype:
+        return _experts(mat_a, mat_b, offs)
+    result: Tensor = torch._grouped_mm(mat_a, mat_b, offs=offs, **others)
+    return result
+
+
+def _refuse(value: Tensor, is_wrong: Tensor, message: str) -> Tensor:
+    """The same value, with an error at run time where anything is wrong with it."""
+    with torch.no_grad():
+        nothing: Tensor = checked(torch.zeros_like(value), is_wrong, "value", message)
+    return value + nothing
+
+
+def _weights(fweights: Tensor | None, aweights: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The product of both weights, and the second of them, neither less than nothing."""
+    counts = None if fweights is None else _refuse(fweights, fweights < 0, "cov(): fweights cannot be negative")
+    shares = None if aweights is None else _refuse(aweights, aweights < 0, "cov(): aweights cannot be negative")
+    given = [each for each in (counts, shares) if each is not None]
+    return (None if not given else given[0] if len(given) == 1 else given[0] * given[1]), shares
+
+
+def _cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Tensor:
+    """The covariances of rows; where there are too few observations, the divisor is zero as in eager."""
+    given = [each for each in (fweights, aweights) if each is not None]
+    columns = input.shape[-1] if input.ndim else 1
+    if input.ndim > 2 or input.dtype is torch.bool or any(each.shape != (columns,) for each in given):
+        return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
+    rows = input.reshape(1, columns) if input.ndim < 2 else input
+    weights, shares = _weights(fweights, aweights)
+    if weights is None:
+        centered = rows - (rows.sum(1) / columns).unsqueeze(1)
+        product = centered @ centered.T.conj()
+        return product.div(torch.sym_max(columns - correction, 0)).squeeze()
+    total = weights.sum()
+    total = _refuse(total, total == 0, "cov(): weights sum to zero, can't be normalized")
+    centered = rows - ((rows * weights).sum(1) / total).unsqueeze(1)
+    if shares is not None and correction != 0:
+        divisor = total - correction * (weights * shares).sum() / total
+    else:
+        divisor = total - correction
+    divisor = torch.where(divisor <= 0, torch.zeros_like(divisor), divisor)
+    return (centered @ (centered * weights).T.conj()).div(divisor).squeeze()
+
+
+def _corrcoef(input: Tensor) -> Tensor:
+    """Covariances over standard deviations, from -1 to 1."""
+    covariances = _cov(input)
+    if covariances.ndim == 0:
+        return covariances / covariances
+    deviations = covariances.diag().real.sqrt() if covariances.is_complex() else covariances.diag().sqrt()
+    found = covariances / deviations.unsqueeze(1) / deviations.unsqueeze(0)
+    if not found.is_complex():
+        return found.clip(-1, 1)
+    return torch.complex(found.real.clip(-1, 1), found.imag.clip(-1, 1))
+
+
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+def _ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str | int = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    """The loss of alignments that are not known."""
+    lengths, ends = (_as_lengths(each) for each in (input_lengths, target_lengths))
+    is_batch = log_probs.ndim == 3
+    rows = log_probs if is_batch else log_probs.unsqueeze(1)
+    losses: Tensor
+    losses, _ = ctc(
+        rows,
+        targets if is_batch or targets.ndim != 1 else targets.unsqueeze(0),
+        lengths,
+        ends,
+        blank,
+        zero_infinity,
+        log_probs.requires_grad and torch.is_grad_enabled(),
+    )
+    kind = _REDUCTIONS[reduction] if isinstance(reduction, int) else reduction
+    if kind == "mean":
+        return (losses / ends.clamp(min=1).to(losses)).mean()
+    if kind == "sum":
+        return losses.sum()
+    return losses if is_batch else losses.squeeze(0)
+
+
+def _as_lengths(lengths: Tensor | Sequence[int]) -> Tensor:
+    found = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
+    return found.reshape(-1)
+
+
+# Their arguments may be given by name: the names are the libraries'.
+_OPERATORS: dict[str, Callable[..., Any]] = {"transformers::grouped_mm_fallback": _experts}
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    torch._grouped_mm: _grouped_mm,
+    functional.grouped_mm: _grouped_mm,
+    torch.cov: _cov,
+    Tensor.cov: _cov,
+    torch.corrcoef: _corrcoef,
+    Tensor.corrcoef: _corrcoef,
+    torch.ctc_loss: _ctc_loss,
+    functional.ctc_loss: _ctc_loss,
+}
