@@ -31,7 +31,7 @@ def _adding():
 def test_a_size_in_any_words(shapes):
     exported = export(_adding(), (X, Y), dynamic_shapes=[shapes])
     assert exported.module()(X.repeat(4, 1), Y.repeat(4, 1)).shape == (16, 3)
-    assert len(exported.range_constraints) == 1
+    assert sum(expression.is_Symbol for expression in exported.range_constraints) == 1
 
 
 def test_bounds_of_hints_are_checked_at_each_call():

@@ -47,7 +47,7 @@ def test_colliding_names_count_up():
             return self.a + p_a + p_a_1
 
     exported = export(Colliding(), (torch.ones(1), torch.ones(1)))
-    assert [spec.arg.name for spec in exported.graph_signature.input_specs] == ["p_a", "p_a_1", "p_a_2"]
+    assert [spec.arg.name for spec in exported.graph_signature.input_specs] == ["p_a_2", "p_a", "p_a_1"]
 
 
 def test_signature_answers_what_pytorchs_answers():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from precast.errors import ExportError
 from precast.export.preserved_ops import composite_ops_in, preserved
@@ -96,7 +97,7 @@ def _retrace(
     run = as_flat_function(program.module)
     function = run if gradients is None else _with_gradients(run, gradients, found)
     grad_mode = torch.no_grad() if gradients is None else torch.enable_grad()
-    with tracing_session(), grad_mode, preserved(kept):
+    with unset_fake_temporarily(), tracing_session(), grad_mode, preserved(kept):
         with mode:
             copies = fresh_copies(inputs)
         with enable_python_dispatcher() if kept else nullcontext():

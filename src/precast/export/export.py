@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError
@@ -17,12 +18,12 @@ from precast.export.program import ExportedProgram, Origin
 from precast.export.signature import Dialect
 from precast.export.sizes import with_runtime_asserts
 from precast.export.tidy import tidied
-from precast.export.tracepoints import ModuleCallEntry, Tracepoints
+from precast.export.tracepoints import ModuleCallEntry, ModuleCallSignature, Tracepoints
 from precast.graph.opened_objects import opened
 from precast.graph.program import Program
 from precast.graph.signature import InputKind
 from precast.trace.capture import capture
-from precast.trace.capture.dynamic_shapes import positional_names
+from precast.trace.capture.dynamic_shapes import numbered_names
 from precast.trace.capture.failures import InnerTransformError
 from precast.trace.eager.python_kernels import again_with_python_kernels
 from precast.trace.functionalize import functionalize
@@ -64,19 +65,19 @@ def export(
         none
     """
     _check_module(mod)
-    tracepoints = Tracepoints()
-    with tracepoints.marked(mod, preserve_module_call_signature):
-        program, dialect = _captured(
-            mod, args, kwargs, dynamic_shapes, allows_narrower_sizes=prefer_deferred_runtime_asserts_over_guards
-        )
-    program = with_runtime_asserts(program)
-    is_before_autograd = dialect is Dialect.TRAINING
-    program = functionalize(program, decompositions=decompositions, pre_dispatch=is_before_autograd, keep_aliases=False)
-    program = tidied(program, requiring_grad=_requiring_grad(program, args, kwargs))
-    program, kept_calls = tracepoints.read_off(program)
+    # Of a surrounding fake mode only its tensors are needed: what is traced is so under a mode of our own.
+    with unset_fake_temporarily():
+        tracepoints = Tracepoints()
+        with tracepoints.marked(mod, preserve_module_call_signature):
+            program, dialect = _captured(
+                mod, args, kwargs, dynamic_shapes, allows_narrower_sizes=prefer_deferred_runtime_asserts_over_guards
+            )
+        program = _functional(program, decompositions, dialect, _requiring_grad(program, args, kwargs))
+        program, kept_calls = tracepoints.read_off(program)
+    names = argument_names(mod, len(args), kwargs or {})
     origin = Origin(
-        argument_names=argument_names(mod, len(args), kwargs or {}),
-        module_calls=tuple(_module_calls(mod, kept_calls)),
+        argument_names=names,
+        module_calls=tuple(_module_calls(mod, [_whole_call(program, names), *kept_calls])),
         aliases=tuple(aliases_of(mod)),
         example_inputs=(tuple(args), dict(kwargs or {})),
     )
@@ -84,6 +85,15 @@ def export(
     for further_args, further_kwargs in getattr(dynamic_shapes, "_examples", ()):
         exported.call_convention.normalized(further_args, further_kwargs or {})
     return exported
+
+
+def _functional(
+    program: Program, decompositions: Decompositions | None, dialect: Dialect, requiring_grad: Sequence[str]
+) -> Program:
+    captured = with_runtime_asserts(program)
+    is_before_autograd = dialect is Dialect.TRAINING
+    result = functionalize(captured, decompositions=decompositions, pre_dispatch=is_before_autograd, keep_aliases=False)
+    return tidied(result, requiring_grad=requiring_grad, is_as_written=result.module is captured.module)
 
 
 def _captured(
@@ -116,6 +126,12 @@ def _module_calls(mod: torch.nn.Module, kept: Sequence[ModuleCallEntry]) -> Iter
         yield from [entry for entry in kept if entry.fqn.partition("@")[0] == path] or [ModuleCallEntry(path)]
 
 
+def _whole_call(program: Program, names: Sequence[str]) -> ModuleCallEntry:
+    """The call of the module itself: what goes in and out is in the program's own signature."""
+    trees = program.signature.in_tree, program.signature.out_tree
+    return ModuleCallEntry("", ModuleCallSignature((), (), *trees, tuple(names)))
+
+
 def _requiring_grad(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[str]:
     leaves = pytree.tree_leaves(opened((tuple(args), dict(kwargs or {}))))
     specs = program.signature.inputs_of(InputKind.USER_INPUT)
@@ -133,9 +149,7 @@ def _check_module(mod: object) -> None:
 
 def argument_names(mod: torch.nn.Module, positional: int, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the arguments of a call, each once; elements of ``*args`` are numbered."""
-    names = positional_names(mod, positional)
-    numbered = [f"{name}_{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
-    return (*numbered, *kwargs)
+    return (*numbered_names(mod, positional), *kwargs)
 
 
 def aliases_of(mod: torch.nn.Module) -> list[tuple[str, str]]:

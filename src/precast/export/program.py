@@ -8,19 +8,21 @@ import sympy
 import torch
 from torch import fx
 from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.value_ranges import ValueRanges
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from precast.errors import ExportError
 from precast.export.decompose import decompose
 from precast.export.signature import Dialect, ExportGraphSignature
 from precast.export.tracepoints import CallSpec, ModuleCallEntry
-from precast.export.unlift import ExportedModule, unlift
+from precast.export.unlift import MUTATIONS, ExportedModule, unlift
 from precast.export.verifier import verify
+from precast.graph.boundary import BoundaryFacts, InputFacts, OutputFacts
 from precast.graph.calls import CallConvention, expected_leaves
 from precast.graph.printer import print_program
 from precast.graph.program import Program
-from precast.graph.signature import InputKind, InputSpec
+from precast.graph.signature import InputKind, InputSpec, Signature
 from precast.graph.sizes import LEAST_NUMBER, SizeRange
+from precast.graph.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,13 @@ class ExportedProgram:
         return (spec for spec in self._graph_signature.input_specs if spec.kind is kind)
 
     @property
-    def range_constraints(self) -> dict[sympy.Symbol, ValueRanges[Any]]:
-        """The sizes that each symbol may take."""
-        return {symbol.symbol: _value_range(symbol.range) for symbol in self._program.sizes.symbols}
+    def range_constraints(self) -> dict[sympy.Expr, ValueRanges[Any]]:
+        """The sizes that each symbol may take, and sizes of inputs that follow from one."""
+        ranges = {symbol.symbol: _value_range(symbol.range) for symbol in self._program.sizes.symbols}
+        shapes = [leaf.shape for leaf in self.call_convention.expected if isinstance(leaf, TensorSpec)]
+        derived = {size for shape in shapes for size in shape if not isinstance(size, (int, sympy.Symbol))}
+        of_ranges = [size for size in derived if size.free_symbols <= ranges.keys()]
+        return ranges | {size: bound_sympy(size, ranges) for size in sorted(of_ranges, key=str)}
 
     @property
     def call_spec(self) -> CallSpec:
@@ -189,6 +195,34 @@ class ExportedProgram:
         calls = self._origin.module_calls if module_calls is None else tuple(module_calls)
         return ExportedProgram(program, replace(self._origin, module_calls=calls), dialect=dialect or self._dialect)
 
+    def _update(
+        self,
+        graph_module: fx.GraphModule,
+        graph_signature: ExportGraphSignature,
+        *,
+        state_dict: Mapping[str, torch.Tensor] | None = None,
+        constants: Mapping[str, torch.Tensor] | None = None,
+        verifiers: object = None,
+    ) -> "ExportedProgram":
+        """A program of the same origin with another graph and signature, and other state where it is given.
+
+        ``verifiers`` is accepted for calls written for PyTorch: every program is verified by the rules of its dialect.
+        """
+        state = dict(self._state_dict if state_dict is None else state_dict)
+        aliases = tuple((alias, name) for alias, name in self._origin.aliases if alias in state and name in state)
+        state |= dict(self._constants if constants is None else constants)
+        signature = self._program.signature.replace(
+            inputs=tuple(graph_signature.input_specs), outputs=tuple(graph_signature.output_specs)
+        )
+        targets = {spec.target for spec in signature.inputs}
+        program = self._program.replace(
+            module=graph_module,
+            signature=signature,
+            state={name: tensor for name, tensor in state.items() if name in targets},
+            boundary=_boundary_of(signature),
+        )
+        return ExportedProgram(program, replace(self._origin, aliases=aliases), dialect=self._dialect)
+
     def run_decompositions(
         self,
         decomp_table: Mapping[torch._ops.OperatorBase, Callable[..., Any]] | None = None,
@@ -226,6 +260,14 @@ def _indented(lines: Iterable[str]) -> list[str]:
 def _value_range(size_range: SizeRange) -> ValueRanges[Any]:
     lower = -int_oo if size_range.lower == LEAST_NUMBER else size_range.lower
     return ValueRanges(lower, int_oo if size_range.upper is None else size_range.upper)
+
+
+def _boundary_of(signature: Signature) -> BoundaryFacts:
+    """What a signature says of the border of its graph."""
+    mutations = signature.outputs_of(*MUTATIONS)
+    updated = {spec.target for spec in mutations}
+    inputs = [InputFacts(mutates_data=(spec.target or spec.arg.name) in updated) for spec in signature.inputs]
+    return BoundaryFacts(tuple(inputs), tuple(OutputFacts() for _ in signature.outputs[len(mutations) :]))
 
 
 def _saved_state(program: Program, origin: Origin) -> dict[str, torch.Tensor]:

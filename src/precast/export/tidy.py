@@ -115,8 +115,11 @@ def _names_outside(module: fx.GraphModule, attribute: fx.Node, names: dict[fx.No
 _LEFTOVERS = (_aten._assert_tensor_metadata.default,)
 
 
-def tidied(program: Program, *, requiring_grad: Collection[str] = ()) -> Program:
-    """The same program, tidy; the input is left as it is. ``requiring_grad`` are the inputs that require grad."""
+def tidied(program: Program, *, requiring_grad: Collection[str] = (), is_as_written: bool = False) -> Program:
+    """The same program, tidy; the input is left as it is. ``requiring_grad`` are the inputs that require grad.
+
+    A graph that ``is_as_written`` has every operator that the user called: a view is good for what it is a view of.
+    """
     graph = program.copy_graph()
     for node in list(graph.nodes):
         if node.target in _LEFTOVERS:
@@ -126,12 +129,31 @@ def tidied(program: Program, *, requiring_grad: Collection[str] = ()) -> Program
         elif node.target is _aten.clone.default and {user.target for user in node.users} <= NORMALIZING_AND_UPDATING:
             node.replace_all_uses_with(node.args[0])
     remove_dead_nodes(graph)
-    reshape_where_layout_is_open(graph)
-    program = with_ordered_constants(program.replace(graph=graph))
+    if not is_as_written:
+        reshape_where_layout_is_open(graph)
+    program = with_ordered_constants(without_unused_constants(program.replace(graph=graph)))
     program = program.replace(module=with_counted_names(fold_regions(program.module)))
     _note_required_gradients(program, requiring_grad)
     program = program.replace(sizes=collected_sizes(program))
     return program.replace(signature=program.signature.replace(outputs=named_outputs(program)))
+
+
+def without_unused_constants(program: Program) -> Program:
+    """The program without the constants that nothing reads (any more), such as those whose value was asked for."""
+    unused = {node.name: node for node in program.placeholders if not node.users}
+    specs = program.signature.inputs
+    kept = [s for s in specs if s.kind is not InputKind.CONSTANT_TENSOR or s.arg.name not in unused]
+    if len(kept) == len(specs) or program.boundary is None:
+        return program
+    facts = [facts for facts, spec in zip(program.boundary.inputs, specs, strict=True) if spec in kept]
+    for name in {spec.arg.name for spec in specs} - {spec.arg.name for spec in kept}:
+        program.graph.erase_node(unused[name])
+    targets = {spec.target for spec in kept}
+    return program.replace(
+        signature=program.signature.replace(inputs=tuple(kept)),
+        state={name: tensor for name, tensor in program.state.items() if name in targets},
+        boundary=replace(program.boundary, inputs=tuple(facts)),
+    )
 
 
 def with_ordered_constants(program: Program) -> Program:

@@ -135,13 +135,13 @@ class Tracepoints:
 
 def with_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> Program:
     """The program with marks for the signatures of these calls, so that they can be found again in another form."""
-    if not any(entry.signature for entry in calls):
+    if not any(entry.signature for entry in calls if entry.fqn):
         return program
     graph = program.copy_graph()
     nodes = {node.name: node for node in graph.nodes}
     with graph.inserting_before(graph.output_node()):
         for entry in calls:
-            for entering in (True, False) if entry.signature else ():
+            for entering in (True, False) if entry.fqn and entry.signature else ():
                 assert entry.signature is not None, "checked above"
                 arguments = entry.signature.inputs if entering else entry.signature.outputs
                 kinds = (TensorArgument, SymIntArgument)
@@ -160,7 +160,7 @@ def without_marks(program: Program, calls: Sequence[ModuleCallEntry]) -> tuple[P
         graph.erase_node(mark)
     renamed = [
         entry
-        if entry.signature is None
+        if entry.signature is None or not entry.fqn
         else replace(
             entry,
             signature=replace(

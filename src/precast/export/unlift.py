@@ -22,7 +22,7 @@ from precast.ops.operators_in_files import check_calls, with_checked_calls
 from precast.trace.capture.call import as_identifier
 from precast.trace.capture.prepare import unique_names
 
-_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 _ON_STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.GRADIENT_TO_PARAMETER)
 _RETURNED = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
 _aten = torch.ops.aten
@@ -179,7 +179,7 @@ def _apply_updates(
     results = list(zip(results_of(graph), signature.outputs, strict=True))
     updates: list[tuple[fx.Node, Any, OutputSpec]] = []
     for value, spec in results:
-        if spec.kind in _MUTATIONS:
+        if spec.kind in MUTATIONS:
             updates.append((placeholders[by_target[str(spec.target)].arg.name], value, spec))
     with graph.inserting_before(output):
         values = [_own_value(graph, value) for _, value, _ in updates]

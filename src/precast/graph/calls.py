@@ -73,7 +73,8 @@ class CallConvention:
 
     def normalized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same call with its keywords in order, plain containers and opened objects, once it is known to fit."""
-        call: tuple[tuple[Any, ...], dict[str, Any]] = opened(_plain(self._placed(tuple(args), dict(kwargs))))
+        placed = _ordered(_plain(self._placed(tuple(args), dict(kwargs))), self.in_tree)
+        call: tuple[tuple[Any, ...], dict[str, Any]] = opened(placed)
         with_paths, tree = pytree.tree_flatten_with_path(call)
         if not _same_tree(tree, self.in_tree):
             raise other_structure(_tree_text(self.in_tree), _tree_text(tree))
@@ -99,6 +100,19 @@ def _plain(value: Any) -> Any:
     if type(value) is dict:
         return {key: _plain(item) for key, item in value.items()}
     return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+
+
+def _ordered(value: Any, tree: pytree.TreeSpec) -> Any:
+    """``value`` with the entries of its dicts in the order of the tree: they are known by their keys."""
+    if tree.is_leaf() or type(value) is not tree.type or type(value) not in (dict, list, tuple):
+        return value
+    if type(value) is dict:
+        if value.keys() != set(tree.context):
+            return value
+        return {key: _ordered(value[key], child) for key, child in zip(tree.context, tree.children(), strict=True)}
+    if len(value) != tree.num_children:
+        return value
+    return type(value)(map(_ordered, value, tree.children()))
 
 
 def _path_text(path: Sequence[Any]) -> str:

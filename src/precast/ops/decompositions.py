@@ -63,7 +63,10 @@ def _outside_core(table: DecompositionTable) -> DecompositionTable:
 
 
 # Takes a graph down to the Core ATen set; an op of that set is never decomposed.
-core_decompositions: DecompositionTable = _outside_core(dict(_core_aten_decompositions_post_autograd()))
+core_decompositions: DecompositionTable = _outside_core(dict(_core_aten_decompositions_post_autograd())) | {
+    # The form without gradients cannot be run where there are some; both compute the same.
+    _aten._embedding_bag_forward_only.default: _aten._embedding_bag.default,
+}
 
 
 # Eager takes the strides of the operand over as they are.

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, is_fake
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.overrides import TorchFunctionMode
 
 from precast.errors import CaptureError
@@ -86,10 +87,10 @@ class CapturedTensors:
             # Of a program whose state is fake, that is exchanged all the same.
             is_traced = type(value) in _TRACED_TYPES
             return self._stand_ins.get(id(value), value) if is_traced else self._stand_in(value)
-        if type(value) in (tuple, list):
+        if type(value) in (tuple, list, immutable_list):
             items = [self.substitute(item) for item in value]
             return type(value)(items) if any(map(_is_other, items, value)) else value
-        if type(value) is dict:
+        if type(value) in (dict, immutable_dict):
             entries = {key: self.substitute(item) for key, item in value.items()}
             return entries if any(map(_is_other, entries.values(), value.values())) else value
         return value

@@ -78,7 +78,7 @@ class FakeInputs:
 
     def fake(self, tensor: torch.Tensor, plan: Sequence[DimensionPlan] = ()) -> torch.Tensor:
         """A fake of ``tensor``, with the planned dimensions symbolic, or with the sizes of one that is fake already."""
-        if is_fake(tensor):
+        if is_fake(tensor) and not any(plan):
             self.bind(tensor.shape)
             with self.mode:
                 made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError, InputTypeError, InputValueError
 from precast.graph.opened_objects import PLAIN_TYPES, opened
-from precast.trace.capture.dynamic_shapes import positional_names
+from precast.trace.capture.dynamic_shapes import numbered_names
 from precast.trace.capture.module_state import StateTensor
 
 _COMPRESSED = {torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
@@ -39,7 +39,7 @@ def flatten_call(function: Callable[..., Any], args: Any, kwargs: Any, *, checks
     args, kwargs = _check_arguments(function, args, kwargs)
     with_paths, tree = pytree.tree_flatten_with_path(opened((tuple(args), dict(kwargs))))
     names, paths = [], []
-    first = positional_names(function, len(args))
+    first = numbered_names(function, len(args))
     path: Any
     for path, leaf in with_paths:
         names.append(_leaf_name(path, first))
@@ -52,10 +52,8 @@ def flatten_call(function: Callable[..., Any], args: Any, kwargs: Any, *, checks
 def _leaf_name(path: Sequence[Any], positional: Sequence[str]) -> str:
     kind, top, *rest = path
     head = positional[top.idx] if kind.idx == 0 else str(top.key)
-    if kind.idx == 0 and list(positional).count(head) > 1:
-        head = f"{head}_{top.idx}"
     tail = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in rest]
-    return as_identifier("_".join([head, *tail]))
+    return as_identifier("_".join([head, *tail]).lower())
 
 
 def as_identifier(text: str) -> str:

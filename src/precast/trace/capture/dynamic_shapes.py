@@ -170,6 +170,14 @@ def positional_names(function: Callable[..., Any], count: int) -> list[str]:
     return named + [_variadic_name(function) or "arg"] * (count - len(named))
 
 
+def numbered_names(function: Callable[..., Any], count: int) -> list[str]:
+    """The names of the first ``count`` arguments, each once: those that ``*args`` takes are counted from 0."""
+    names, variadic = positional_names(function, count), _variadic_name(function)
+    if variadic not in names and len(set(names)) == len(names):
+        return names
+    return [f"{name}_{i - names.index(name)}" if i >= names.index(names[-1]) else name for i, name in enumerate(names)]
+
+
 def _variadic_name(function: Callable[..., Any], kind: Any = inspect.Parameter.VAR_POSITIONAL) -> str | None:
     """What the function calls its ``*args`` (or ``**kwargs``), if it has any."""
     return next((p.name for p in _parameters(function) or () if p.kind is kind), None)

@@ -6,6 +6,7 @@ After:  ``flat(p_weight, b_mean, c_scale, x, mask) -> [outputs]`` and fake input
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -218,23 +219,26 @@ def prepare(
     met = _discover(first, tensors, [*fake_state, *fake_leaves], fakes)
     if not keeps_writes:
         met.refuse_gradients()
-    names = constant_names(roots, function)
+    known = constant_names(roots, function)
+    unnamed = (f"lifted_tensor_{number}" for number in count())
     state += [
-        StateTensor(names.get(id(tensor), f"lifted_tensor_{i}"), InputKind.CONSTANT_TENSOR, tensor)
-        for i, tensor in enumerate(met.discovered)
+        StateTensor(known.get(id(tensor)) or next(unnamed), InputKind.CONSTANT_TENSOR, tensor)
+        for tensor in met.discovered
     ]
     values = [*(item.tensor for item in state), *call.leaves]
     gradients = gradient_inputs(met.gradients, values)
     flat = FlatCallable(function, [item.tensor for item in state], call.tree, numbers=numbers, gradients=gradients)
     inputs = (*fake_state, *met.stand_ins, *fake_leaves)
-    state_names = [as_identifier(_PREFIXES[item.kind] + item.target) for item in state]
+    # PyTorch spells names in this way, and lets the user's arguments choose first.
+    state_names = [as_identifier(_PREFIXES[item.kind] + item.target.removeprefix("self_").lower()) for item in state]
+    names = unique_names([*call.names, *state_names])
     return PreparedCall(
         flat=flat,
         call=call,
         state=tuple(state),
         fakes=fakes,
         fake_inputs=(*inputs, *_fake_gradients(gradients, inputs, values, fakes)),
-        input_names=tuple(unique_names([*state_names, *call.names])),
+        input_names=(*names[len(call.names) :], *names[: len(call.names)]),
         module_names=module_names(roots),
         gradients=gradients,
         exchanged=frozenset(home for write in first.writes.writes for home in write.homes),

@@ -89,7 +89,7 @@ def capture(
     ['p_weight', 'p_bias', 'input_1']
     """
     with tracing_session():
-        call = prepare(function, args, kwargs, dynamic_shapes=dynamic_shapes)
+        call = prepare(function, args, kwargs, dynamic_shapes=dynamic_shapes, takes_fakes=True)
         with call.fakes.mode:
             inputs = fresh_copies(call.fake_inputs)
         module = trace(
@@ -121,10 +121,12 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
     out_tree = call.flat.out_tree
     assert out_tree is not None, "the call was traced"
     module = rename_placeholders(module, call.input_names)
+    _drop_detaching_of_constants(module.graph)
+    _drop_marks_of_profilers(module.graph)
     # fx changes names that Python reserves.
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     state = {item.target: item.tensor for item in call.state}
-    constants = sum(item.kind is InputKind.CONSTANT_TENSOR for item in call.state)
+    constants = sum(item.target.startswith("lifted_tensor_") for item in call.state)
     lift_constants_of_branches(module, call.fakes)
     lifted = lift_constants(module, call.fakes, position=len(state), first_number=constants)
     state |= {name.removeprefix("c_"): tensor for name, tensor in lifted.items()}
@@ -142,6 +144,22 @@ def as_program(call: PreparedCall, module: fx.GraphModule) -> Program:
         state={name: tensor for name, tensor in state.items() if name in kept},
         sizes=call.fakes.sizes().settled(call.fakes.specialized()),
     )
+
+
+def _drop_detaching_of_constants(graph: fx.Graph) -> None:
+    """``torch.tensor([1, 2])`` detaches its fresh tensor in place, which has no history yet."""
+    for node in list(graph.nodes):
+        source = node.args[0] if node.target is torch.ops.aten.detach_.default else None
+        if isinstance(source, fx.Node) and source.target is torch.ops.aten.lift_fresh_copy.default:
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
+def _drop_marks_of_profilers(graph: fx.Graph) -> None:
+    """``record_function`` tells a profiler of the run that is recorded, and is no part of the program."""
+    for node in reversed(graph.nodes):
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "profiler":
+            graph.erase_node(node)
 
 
 def _state_specs(call: PreparedCall, names: Sequence[str]) -> list[InputSpec]:

@@ -8,16 +8,19 @@ After:  ``add = add(b_count, 1); relu = relu(x); return (add, relu, relu)`` with
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from precast.errors import InputValueError, StateMutationError
-from precast.graph.boundary import BoundaryFacts, OutputFacts
+from precast.graph.boundary import BoundaryFacts, InputFacts, OutputFacts
 from precast.graph.nodes import source_line_of, value_of
 from precast.graph.program import Program
 from precast.graph.signature import InputKind, InputSpec, OutputKind, OutputSpec
 from precast.graph.verifier import verify
-from precast.ops.facts import is_mutating
+from precast.ops.facts import is_effectful, is_mutating, op_name
 from precast.trace.boundary_outputs import returning_boundary
 from precast.trace.fake_inputs import FakeInputs, fresh_copies, size_guards
 from precast.trace.functionalize.analysis import analyze
@@ -32,6 +35,11 @@ _MUTATION_KINDS = {
     InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
     InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
 }
+# What is switched for the nodes that follow, which tidying folds into regions.
+_SWITCHES = (torch._C._set_grad_enabled, _enter_autocast, _exit_autocast)
+_CHECKS = ("aten::_assert", "aten::sym_constrain", "aten::_functional_sym_constrain", "precast::tracepoint")
+# Operators that write their running statistics though their schema does not say so, where this argument is true.
+_STATISTICS = {"aten::batch_norm": 5, "aten::instance_norm": 5, "aten::native_batch_norm": 5}
 
 
 def functionalize(
@@ -57,6 +65,9 @@ def functionalize(
     """
     if program.functional:
         return program
+    if not keep_aliases and not decompositions and _is_pure_already(program.module):
+        # A second trace would take such operators apart as may return an alias, to no end.
+        return program.replace(boundary=_boundary_of_values(program))
     run = as_flat_function(program.module)
     inputs = [value_of(node) for node in program.placeholders]
     mode = _fake_mode_of(program)
@@ -86,6 +97,37 @@ def functionalize(
     )
     verify(result, after="functionalize")
     return result
+
+
+def _is_pure_already(module: fx.GraphModule) -> bool:
+    """Whether no node writes, or acts in another way that has to be kept in order, in subgraphs neither."""
+    children = [child for child in module.children() if isinstance(child, fx.GraphModule)]
+    return not any(map(_has_effect, module.graph.nodes)) and all(map(_is_pure_already, children))
+
+
+def _has_effect(node: fx.Node) -> bool:
+    if node.op != "call_function" or node.target in _SWITCHES:
+        return False
+    if (switch := _STATISTICS.get(op_name(node.target))) is not None:
+        return node.args[3] is not None and node.args[switch] is not False
+    is_check = isinstance(node.target, OpOverload) and node.target.name().startswith(_CHECKS)
+    return is_mutating(node) or (is_effectful(node) and not is_check)
+
+
+def _boundary_of_values(program: Program) -> BoundaryFacts:
+    tensors = [value_of(node) for node in program.placeholders]
+    inputs = [
+        InputFacts(requires_grad=value.requires_grad, is_leaf=value.is_leaf)
+        if isinstance(value, torch.Tensor)
+        else InputFacts()
+        for value in tensors
+    ]
+    results = [value_of(result) if isinstance(result, fx.Node) else result for result in program.results]
+    outputs = [
+        OutputFacts(requires_grad=getattr(value, "requires_grad", False), is_tensor=isinstance(value, torch.Tensor))
+        for value in results
+    ]
+    return BoundaryFacts(tuple(inputs), tuple(outputs), values=tuple(results))
 
 
 def _fake_mode_of(program: Program) -> FakeTensorMode:
