@@ -219,26 +219,18 @@ def prepare(
     met = _discover(first, tensors, [*fake_state, *fake_leaves], fakes)
     if not keeps_writes:
         met.refuse_gradients()
-    known = constant_names(roots, function)
-    unnamed = (f"lifted_tensor_{number}" for number in count())
-    state += [
-        StateTensor(known.get(id(tensor)) or next(unnamed), InputKind.CONSTANT_TENSOR, tensor)
-        for tensor in met.discovered
-    ]
+    state += _constants(met.discovered, constant_names(roots, function))
     values = [*(item.tensor for item in state), *call.leaves]
     gradients = gradient_inputs(met.gradients, values)
     flat = FlatCallable(function, [item.tensor for item in state], call.tree, numbers=numbers, gradients=gradients)
     inputs = (*fake_state, *met.stand_ins, *fake_leaves)
-    # PyTorch spells names in this way, and lets the user's arguments choose first.
-    state_names = [as_identifier(_PREFIXES[item.kind] + item.target.removeprefix("self_").lower()) for item in state]
-    names = unique_names([*call.names, *state_names])
     return PreparedCall(
         flat=flat,
         call=call,
         state=tuple(state),
         fakes=fakes,
         fake_inputs=(*inputs, *_fake_gradients(gradients, inputs, values, fakes)),
-        input_names=(*names[len(call.names) :], *names[: len(call.names)]),
+        input_names=_input_names(state, call),
         module_names=module_names(roots),
         gradients=gradients,
         exchanged=frozenset(home for write in first.writes.writes for home in write.homes),
@@ -250,6 +242,18 @@ def _fakes_for(call: FlatCall, state: Sequence[StateTensor]) -> FakeInputs:
     fakes = FakeInputs(shape_env_of(call, state))
     fakes.bind(call.leaves)
     return fakes
+
+
+def _constants(tensors: Sequence[torch.Tensor], names: Mapping[int, str]) -> list[StateTensor]:
+    unnamed = (f"lifted_tensor_{number}" for number in count())
+    return [StateTensor(names.get(id(t)) or next(unnamed), InputKind.CONSTANT_TENSOR, t) for t in tensors]
+
+
+def _input_names(state: Sequence[StateTensor], call: FlatCall) -> tuple[str, ...]:
+    """Unique names, state first, as PyTorch spells them: where two clash, the user's arguments keep theirs."""
+    state_names = [as_identifier(_PREFIXES[item.kind] + item.target.removeprefix("self_").lower()) for item in state]
+    names = unique_names([*call.names, *state_names])
+    return (*names[len(call.names) :], *names[: len(call.names)])
 
 
 @dataclass(frozen=True)
