@@ -89,7 +89,7 @@ def test_names_follow_the_users():
         (x, {"k": (x, y)}, x, y),
         {"mask": x},
     )
-    assert names(program) == ["first", "pairs_k_0", "pairs_k_1", "rest_2", "rest_3", "mask"]
+    assert names(program) == ["first", "pairs_k_0", "pairs_k_1", "rest_0", "rest_1", "mask"]
 
 
 def test_names_that_collide_count_up():
