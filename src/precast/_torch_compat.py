@@ -4,19 +4,22 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
-import sympy
 import torch
 import torch.utils.checkpoint as torch_checkpoint
 from torch._decomp import decompositions as torch_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import GuardSource, Source
 from torch._ops import OpOverloadPacket
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from precast._version import TESTED_TORCH
+
+if TYPE_CHECKING:
+    # A start without a trace does without symbols.
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 _Rule = TypeVar("_Rule")
 
@@ -47,7 +50,7 @@ def named_source(path: str) -> Source:
     return _NamedSource(path)
 
 
-def example_sizes(shape_env: ShapeEnv) -> dict[sympy.Symbol, sympy.Integer]:
+def example_sizes(shape_env: "ShapeEnv") -> "dict[sympy.Symbol, sympy.Integer]":
     """The size that each symbol had in the example inputs."""
     sizes: dict[sympy.Symbol, sympy.Integer] = (
         shape_env.backed_var_to_val if hasattr(shape_env, "backed_var_to_val") else shape_env.var_to_val

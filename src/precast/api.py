@@ -11,7 +11,6 @@ from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.entry import compile_callable
 from precast.backend import Backend, CompilerFunction, get_backend
 from precast.errors import InputTypeError
-from precast.export.torch_files.convert import from_torch, is_program
 from precast.options import Options, as_options
 
 Model = TypeVar("Model", bound=Callable[..., Any])
@@ -66,8 +65,11 @@ def compile(
     """
     if model is None:
         return functools.partial(compile, backend=backend, dynamic=dynamic, fullgraph=fullgraph, options=options)
-    if is_program(model):
-        model = from_torch(model).module()
+    if any(kind.__name__ == "ExportedProgram" for kind in type(model).__mro__):
+        # Whoever compiles no exported program need not wait for what reads them.
+        from precast.export.torch_files.convert import from_torch, is_program
+
+        model = from_torch(model).module() if is_program(model) else model
     if not callable(model):
         raise InputTypeError(
             f"precast.compile got a {type(model).__name__}.",

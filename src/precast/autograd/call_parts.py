@@ -27,10 +27,10 @@ from precast.autograd.compilers_in_use import CompilersInUse, named_call
 from precast.autograd.guards.call_key import Ambient
 from precast.backend import CompiledFunction
 from precast.graph.compilation import Compilation
-from precast.trace.record import FlatFunction
 
 if TYPE_CHECKING:
     from precast.autograd.boundary.subclasses import Layout
+    from precast.trace.record import FlatFunction
 if TYPE_CHECKING:
     from precast.graph.boundary import BoundaryFacts
 

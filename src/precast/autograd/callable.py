@@ -41,13 +41,13 @@ from precast.graph.compilation import is_compiler_running, new_compilation
 from precast.graph.opened_objects import flatten_opened
 from precast.trace.capture.module_state import WithModules, module_state, root_modules
 from precast.trace.graph_breaks import GraphBreak, allowed_breaks
-from precast.trace.record import FlatFunction
 from precast.trace.session import ProcessLock, in_tracing_session
 from precast.trace.state.reachable import hook_state
 
 if TYPE_CHECKING:
     from precast.graph.boundary import BoundaryFacts
     from precast.trace.capture.number_inputs import NumberInputs
+    from precast.trace.record import FlatFunction
 
 _log = logging.getLogger("precast.autograd")
 _MANY_VARIANTS = 8
@@ -378,7 +378,7 @@ class AotCallable:
             return {**changing, **self._sizes_met.changing((*guard_key, dynamic_key(values)), leaves)}
         return all_sizes(leaves) if self._dynamic else changing
 
-    def _second_order(self, function: FlatFunction, facts: "BoundaryFacts") -> Gradients:
+    def _second_order(self, function: "FlatFunction", facts: "BoundaryFacts") -> Gradients:
         """Gradients of a compiled call as a compiled function in turn, made when a caller first differentiates them."""
         from precast.trace.joint import gradient_function
 

@@ -15,16 +15,10 @@ from torch._subclasses.fake_tensor import is_fake
 from precast.autograd.callable import AotCallable
 from precast.autograd.compiled_module import compile_module
 from precast.autograd.compilers_in_use import CompilersInUse, remember_compilers
-from precast.autograd.variants.graphs import trace_joint
 from precast.autograd.variants.table import Variant
 from precast.backend import CompilerFunction, PartitionFunction
-from precast.errors import InputTypeError, InputValueError
+from precast.errors import InputTypeError
 from precast.partition import default_partition
-from precast.partition.trade_off import BUDGETS, TradeOffCurve, trade_off_curve
-from precast.trace.capture.prepare import prepare
-from precast.trace.functionalize import analyze
-from precast.trace.record import Decompositions
-from precast.trace.session import tracing_session
 
 _VARIANTS = "_precast_variants"
 
@@ -192,47 +186,3 @@ def _check_module(mod: Any, name: str) -> None:
 
 compiled_function = aot_function
 compiled_module = aot_module
-
-
-def plan(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    budgets: Sequence[float] = BUDGETS,
-    decompositions: Decompositions | None = None,
-) -> TradeOffCurve:
-    """For each budget: bytes saved, FLOPs recomputed, estimated peak, and the saved bytes measured by running it.
-
-    ``fn`` is a function or module whose result requires grad. The curve prints as a table and draws as SVG.
-
-    >>> import torch
-    >>> x = torch.ones(64, 64, requires_grad=True)
-    >>> curve = plan(lambda x: x.sin().exp().tanh().sum(), (x,), budgets=[1.0, 0.0])
-    >>> curve.points[0].saved_bytes >= curve.points[1].saved_bytes
-    True
-    """
-    with torch.enable_grad(), tracing_session():
-        call = prepare(fn, args, kwargs)
-        facts = analyze(call.flat, call.fake_inputs, call.fakes.mode)
-        if not any(facts.tangents):
-            raise InputValueError(
-                "The function has no gradient to plan memory for.",
-                why="none of its results requires grad",
-                fix="Give inputs or parameters that require grad.",
-            )
-        traced = trace_joint(
-            call.flat,
-            call.fake_inputs,
-            call.fakes,
-            facts,
-            decompositions=decompositions,
-            module_names=call.module_names,
-        )
-    return trade_off_curve(
-        traced.module,
-        num_fwd_outputs=len(facts.tangents),
-        budgets=budgets,
-        primals=[*(item.tensor for item in call.state), *call.call.leaves],
-        static_lifetime_input_indices=range(len(call.state)),
-    )

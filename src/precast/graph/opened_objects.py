@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from precast.artifact import trees as classes
 
@@ -203,3 +204,8 @@ pytree.register_pytree_node(
     serialized_type_name="precast.Opened",
     flatten_with_keys_fn=_flatten_with_keys,
 )
+
+
+def is_wrapper(value: Any) -> bool:
+    """Whether ``value`` is a tensor subclass that is made of inner tensors."""
+    return isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value)

@@ -16,7 +16,7 @@ _HOMES = {
     "min_cut_rematerialization_partition": "precast.partition.min_cut",
     "trade_off_curve": "precast.partition.trade_off",
     # Starts from a user's function, which takes the stages before this one; it lives above them.
-    "plan": "precast.autograd.entry",
+    "plan": "precast.autograd.memory_plan",
 }
 
 __all__ = [

@@ -7,8 +7,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from precast.graph.boundary import BoundaryFacts, OutputFacts, Relation
+from precast.graph.opened_objects import is_wrapper
 from precast.ops.cost import size_hint
-from precast.trace.fake_inputs import is_wrapper
 from precast.trace.record import FlatFunction
 
 

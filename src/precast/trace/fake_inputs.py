@@ -16,12 +16,13 @@ import torch
 from torch._guards import SLoc
 from torch._subclasses.fake_tensor import is_fake
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass, transform_subclass
+from torch.utils._python_dispatch import transform_subclass
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from precast._torch_compat import named_source
 from precast.errors import CaptureError
+from precast.graph.opened_objects import is_wrapper
 from precast.graph.sizes import LEAST_NUMBER, SizeGuard, SizeRange, SizeSymbol, SymbolicSizes
 from precast.trace.eager.fake_mode import make_fake_mode
 from precast.trace.provenance import innermost_users_line
@@ -210,11 +211,6 @@ def _with_standing_of(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
         return made.requires_grad_(tensor.requires_grad)
     torch._mirror_autograd_meta_to(tensor, made)  # type: ignore[attr-defined]
     return made
-
-
-def is_wrapper(value: Any) -> bool:
-    """Whether ``value`` is a tensor subclass that is made of inner tensors."""
-    return isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value)
 
 
 def map_inner(wrapper: Any, function: Callable[[Any], Any]) -> Any:

@@ -1,5 +1,7 @@
 import json
 import logging
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -201,3 +203,10 @@ def test_what_could_not_be_captured_is_traced_once_it_is_changed(options, traces
     before = len(traces)
     torch.testing.assert_close(start(model, options)(x), model(x))
     assert len(traces) == before + 1
+
+
+def test_what_traces_and_compiles_is_not_loaded_before_it_is_needed():
+    code = "import sys, precast; precast.compile; import precast.native.backend; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    late = {"sympy", "precast.trace.record", "precast.trace.capture.prepare", "precast.native.split", "precast.export"}
+    assert not late & set(done.stdout.split())

@@ -14,7 +14,7 @@ import torch
 
 from precast.autograd.boxing import BoxedCall
 from precast.errors import CaptureError
-from precast.trace.fake_inputs import is_wrapper
+from precast.graph.opened_objects import is_wrapper
 from precast.trace.record import FlatFunction
 
 

@@ -6,13 +6,15 @@ Modes around a call that its program depends on, kept for running the program ag
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precast.graph.opened_objects import is_wrapper
 from precast.trace.capture.module_state import root_modules
-from precast.trace.fake_inputs import is_wrapper
-from precast.trace.record import FlatFunction
+
+if TYPE_CHECKING:
+    from precast.trace.record import FlatFunction
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 # Every call asks these: looking them up each time would show in the cost of a small one.
@@ -201,7 +203,7 @@ def ambient_of(function: Callable[..., Any]) -> Ambient:
     return entered
 
 
-def in_ambient(ambient: Ambient, run: FlatFunction) -> FlatFunction:
+def in_ambient(ambient: Ambient, run: "FlatFunction") -> "FlatFunction":
     """``run`` under modes that held once, whenever it is called."""
 
     def run_again(*inputs: Any) -> Any:

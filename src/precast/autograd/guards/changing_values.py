@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from precast.graph.opened_objects import is_wrapper
 from precast.trace.capture.number_inputs import NumberInputs, is_number
-from precast.trace.fake_inputs import is_wrapper
 from precast.trace.state.places import Place
 
 

@@ -16,10 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from precast.errors import CaptureError
 from precast.graph.boundary import BoundaryFacts, InputFacts, OutputFacts, Relation, ViewReplay
+from precast.graph.opened_objects import is_wrapper
 from precast.ops.facts import is_random
 from precast.trace.boundary_outputs import boundary_outputs
 from precast.trace.eager.fake_mode import dispatch_for
-from precast.trace.fake_inputs import fresh_copies, innermost, is_wrapper
+from precast.trace.fake_inputs import fresh_copies, innermost
 from precast.trace.functionalize.run import from_functional, functional_mode, to_functional
 from precast.trace.functionalize.shared_memory import WritesOfSharedElements
 from precast.trace.record import FlatFunction

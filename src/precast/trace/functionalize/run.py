@@ -14,7 +14,8 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
-from precast.trace.fake_inputs import is_wrapper, map_inner
+from precast.graph.opened_objects import is_wrapper
+from precast.trace.fake_inputs import map_inner
 from precast.trace.functionalize.draws_in_place import draw_as_eager, rows_of_eager
 from precast.trace.provenance import innermost_users_line
 from precast.trace.record import FlatFunction
