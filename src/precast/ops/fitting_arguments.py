@@ -405,7 +405,17 @@ _NORMS = (
     "_native_batch_norm_legit_functional", "_batch_norm_no_update", "_batch_norm_with_update_functional",
     "native_batch_norm_backward", "batch_norm_backward",
 )  # fmt: skip
+
+
+def _group_fits(given: Arguments) -> bool:
+    """Whether as many processes are in the group as the call says: results are made for that many."""
+    group: Any = torch._C._distributed_c10d._resolve_process_group(given["group_name"])
+    return bool(group.size() == given["group_size"])
+
+
 RULES: dict[str, Rule] = {
+    "_c10d_functional::all_gather_into_tensor": _group_fits,
+    "_c10d_functional::reduce_scatter_tensor": _group_fits,
     **dict.fromkeys(_NORMS, _channels_fit),
     "native_layer_norm_backward": _layer_norm_fits,
     **dict.fromkeys(("native_group_norm", "native_group_norm_backward"), _group_norm_fits),

@@ -27,7 +27,7 @@ def _words(text: str) -> frozenset[str]:
 _REFUSED_NAMESPACES = _words(
     """
     prim debugprims rngprims inductor inductor_prims _inductor_debug _inductor_test profiler onnx onnx_symbolic
-    static_runtime c10d c10d_functional _c10d_functional _c10d_functional_autograd symm_mem _dtensor device_mesh fsdp
+    static_runtime c10d c10d_functional _c10d_functional_autograd symm_mem _dtensor device_mesh fsdp
     pippy bucketing cplib streams _test _torch_testing quantization _quantized quantized ao sparse semi_structured
     mkldnn onednn mkldnn_prepacked prepacked xnnpack metal metal_prepack vulkan vulkan_prepack mkl cuda cudnn triton
     triton_kernels torch_attn flex_lib _native export debug_mode_ops
@@ -37,6 +37,10 @@ _REFUSED_NAMESPACES = _words(
 
 ``quantized_decomposed`` and ``torch_nn`` are none of them: theirs are written in Python, over operators of ``aten``.
 """
+
+COLLECTIVES = "_c10d_functional"
+_COLLECTIVES = _words("all_reduce all_gather_into_tensor reduce_scatter_tensor all_to_all_single broadcast wait_tensor")
+"""What a file may ask the group of processes for that this one has joined, by its name."""
 
 _ATEN = _words(
     """
@@ -172,6 +176,8 @@ _ATEN = _words(
 
 def may_be_called_by_files(namespace: str, name: str) -> bool:
     """Whether a file may call operators of that name, whichever overload."""
+    if namespace == COLLECTIVES:
+        return name in _COLLECTIVES
     return name in _ATEN if namespace == "aten" else namespace not in _REFUSED_NAMESPACES
 
 

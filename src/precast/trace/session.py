@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from precast.trace.checkpoint_regions import tagged_checkpoints
+from precast.trace.collectives import functional_collectives
 
 
 class ProcessLock:
@@ -66,6 +67,7 @@ def tracing_session() -> Iterator[None]:
         stack.enter_context(_without_saved_tensor_hooks())
         stack.enter_context(_restored_modes())
         stack.enter_context(tagged_checkpoints())
+        stack.enter_context(functional_collectives())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         _sessions.depth += 1
         stack.callback(_leave)
