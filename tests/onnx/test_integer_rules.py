@@ -30,6 +30,7 @@ MATRIX = torch.arange(9).reshape(3, 3) - 4
         (lambda x, y: torch.gcd(x[:, None], y), (X.int(), Y.int())),
         (lambda x: x.softmax(0, dtype=torch.float32), (X,)),
         (lambda x: x.log_softmax(0, dtype=torch.float64), (X,)),
+        (lambda x: x.softmax(0, dtype=torch.float32), (torch.tensor(3),)),
         (lambda x: torch.addmm(x[0], x, x, beta=2, alpha=3), (MATRIX,)),
         (lambda x: torch.nn.functional.linear(x, x, x[0]), (MATRIX,)),
         (torch.nanmedian, (X,)),

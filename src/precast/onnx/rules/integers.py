@@ -24,6 +24,13 @@ def is_float(x: Any) -> bool:
     return bool(x.dtype.is_floating_point())
 
 
+def _cast(x: Any, data_type: int) -> Any:
+    """A value in another type; rules look at its shape."""
+    cast = op.Cast(x, to=data_type)
+    cast.shape = x.shape
+    return cast
+
+
 @rule("aten::ceil")
 def ceil(x: Any) -> Any:
     return op.Ceil(x) if is_float(x) else op.Identity(x)
@@ -61,7 +68,7 @@ def is_finite(x: Any) -> Any:
 
 @rule("aten::logsumexp")
 def log_sum_exp(x: Any, dim: Any, keepdim: bool = False) -> Any:
-    return core.aten_logsumexp(x if is_float(x) else op.Cast(x, to=ir.DataType.FLOAT), dim, keepdim)
+    return core.aten_logsumexp(x if is_float(x) else _cast(x, ir.DataType.FLOAT), dim, keepdim)
 
 
 @rule("aten::relu")
@@ -95,14 +102,14 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 @rule("aten::softmax.int")
 def softmax(x: Any, dim: int, dtype: int = -1) -> Any:
     """A type that is asked for is computed in."""
-    x = x if dtype in (-1, None) else op.Cast(x, to=dtype)
-    return op.Softmax(x, axis=dim) if x.shape is None or len(x.shape) else op.Add(op.Sub(x, x), number(1.0, x))
+    x = x if dtype in (-1, None) else _cast(x, dtype)
+    return op.Softmax(x, axis=dim) if len(x.shape) else op.Add(op.Sub(x, x), number(1.0, x))
 
 
 @rule("aten::log_softmax.int")
 def log_softmax(x: Any, dim: int, dtype: int = -1) -> Any:
-    x = x if dtype in (-1, None) else op.Cast(x, to=dtype)
-    return op.LogSoftmax(x, axis=dim) if x.shape is None or len(x.shape) else op.Sub(x, x)
+    x = x if dtype in (-1, None) else _cast(x, dtype)
+    return op.LogSoftmax(x, axis=dim) if len(x.shape) else op.Sub(x, x)
 
 
 @rule("prims::gcd", "aten::gcd")
