@@ -41,6 +41,26 @@ def test_whole_numbers(function, call):
     torch.testing.assert_close(program(*call)[0], function(*call))
 
 
+MASK, OTHER = torch.tensor([True, False, True]), torch.tensor([True, True, False])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: torch.cat([x, y], dim=-1),
+        lambda x, y: torch.stack([x, y], 1),
+        lambda x, y: x.masked_fill(y, True),
+        lambda x, y: x.masked_fill(y, 0),
+        torch.maximum,
+        torch.minimum,
+        torch.fmax,
+        lambda x, y: torch.where(x, y, True),
+    ],
+)
+def test_truth_values(function):
+    assert export(function, (MASK, OTHER))(MASK, OTHER)[0].tolist() == function(MASK, OTHER).tolist()
+
+
 def test_the_slowest_division():
     call = torch.tensor([7540113804746346429]), torch.tensor([4660046610375530309])
     assert export(torch.gcd, call)(*call)[0].item() == 1

@@ -90,6 +90,8 @@ _NOT_PROMOTING = {_aten._to_copy.default, _aten.copy.default, _aten.clone.defaul
 
 # Sums and the like: integers and booleans are added up in the result's dtype.
 _ACCUMULATING = {_aten.cumsum, _aten.cumprod, _aten.sum, _aten.prod, _aten.mean, _aten.nansum}
+# Their numbers are dimensions, or become what the tensor holds: they promote nothing.
+_LIKE_THE_RESULT = _ACCUMULATING | {_aten.cat, _aten.stack, _aten.masked_fill}
 
 
 # Other names of elementwise operators, which torch does not mark as such.
@@ -102,7 +104,7 @@ def operand_dtype(node: fx.Node) -> torch.dtype | None:
     if not isinstance(target, OpOverload) or target in _NOT_PROMOTING or not is_elementwise(target):
         return None
     result = value_of(node)
-    if target.overloadpacket in _ACCUMULATING and isinstance(result, torch.Tensor):
+    if target.overloadpacket in _LIKE_THE_RESULT and isinstance(result, torch.Tensor):
         return None if result.is_complex() else result.dtype
     operands = [_example(arg) for number, arg in enumerate(node.args) if number not in _UNTOUCHED.get(target, ())]
     operands = [operand for operand in operands if isinstance(operand, (torch.Tensor, int, float, bool, complex))]

@@ -128,3 +128,19 @@ def greatest_common_divisor(x: Any, y: Any) -> Any:
     start = [op.Expand(value, shape) for value in (wide_x, wide_y)]
     found, _ = scan(step, start, [(steps, 0)], output_axis=0)
     return op.Cast(found, to=x.dtype)
+
+
+@rule("aten::where.self", "aten::where.Scalar", "aten::where.ScalarOther", "aten::where.ScalarSelf")
+def select(condition: Any, x: Any, y: Any) -> Any:
+    """Onnxruntime has no kernel that chooses between truth values."""
+    if getattr(x, "dtype", None) == ir.DataType.BOOL and getattr(y, "dtype", None) == ir.DataType.BOOL:
+        return op.Or(op.And(condition, x), op.And(op.Not(condition), y))
+    return op.Where(condition, x, y)
+
+
+@rule("aten::masked_fill.Scalar", "aten::masked_fill.Tensor")
+def masked_fill(x: Any, mask: Any, value: Any) -> Any:
+    filling = op.CastLike(value, x) if isinstance(value, ir.Value) else number(value, x)
+    if x.dtype == ir.DataType.BOOL:
+        filling = op.Cast(value, to=ir.DataType.BOOL) if isinstance(value, ir.Value) else number(bool(value), x)
+    return select(mask, filling, x)

@@ -24,14 +24,14 @@ from precast.onnx.rules.registry import rule, static_size
 @rule("aten::fmax")
 def fmax(x: Any, y: Any) -> Any:
     if not x.dtype.is_floating_point():
-        return op.Max(x, y)
+        return maximum_of_two(x, y)
     return op.Where(op.IsNaN(x), y, op.Where(op.IsNaN(y), x, op.Max(x, y)))
 
 
 @rule("aten::fmin")
 def fmin(x: Any, y: Any) -> Any:
     if not x.dtype.is_floating_point():
-        return op.Min(x, y)
+        return minimum_of_two(x, y)
     return op.Where(op.IsNaN(x), y, op.Where(op.IsNaN(y), x, op.Min(x, y)))
 
 
@@ -132,14 +132,14 @@ def bitwise_xor(x: Any, y: Any) -> Any:
     return op.Xor(x, y) if x.dtype == ir.DataType.BOOL else op.BitwiseXor(x, y)
 
 
-@rule("aten::min.other")
+@rule("aten::min.other", "aten::minimum")
 def minimum_of_two(x: Any, y: Any) -> Any:
-    return op.Min(x, y)
+    return op.And(x, y) if x.dtype == ir.DataType.BOOL else op.Min(x, y)
 
 
-@rule("aten::max.other")
+@rule("aten::max.other", "aten::maximum")
 def maximum_of_two(x: Any, y: Any) -> Any:
-    return op.Max(x, y)
+    return op.Or(x, y) if x.dtype == ir.DataType.BOOL else op.Max(x, y)
 
 
 @rule("aten::squeeze.dim", "aten::squeeze_copy.dim")
