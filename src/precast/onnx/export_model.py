@@ -60,7 +60,7 @@ DEFAULT_OPSET = 20
 
 RULE_FILES = (
     "attention", "complex", "control_flow", "counting", "cumulative", "embedding", "integers", "linear_algebra",
-    "onnx_operators", "pointwise", "reduction", "sizes", "special_functions",
+    "onnx_operators", "pointwise", "polynomials", "reduction", "sizes", "special_functions",
 )  # fmt: skip
 """Importing them fills the table."""
 for _rule_file in RULE_FILES:
