@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.onnx.testing
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import precast
 from precast.errors import InputTypeError, InputValueError, OptionError, SymbolicShapeError
@@ -168,6 +169,13 @@ def test_a_program_without_an_example_is_told_to_be_unchecked(tmp_path):
     if program.exported_program.example_inputs is None:
         assert "no example inputs" in str(program.verification)
     torch.testing.assert_close(program(torch.ones(3, 4)), (torch.full((3, 4), 3.0),))
+
+
+def test_fake_arguments_leave_the_numbers_unchecked():
+    fake = FakeTensorMode().from_tensor(X)
+    program = export(Scaled(), (fake,))
+    assert "fake tensors" in str(program.verification)
+    torch.testing.assert_close(program(X)[0], Scaled()(X).detach())
 
 
 def test_a_dict_that_is_an_argument_is_one():

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError
@@ -59,11 +60,19 @@ def source_of(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Source
     if _is_foreign_program(model):
         return _of_foreign_program(model)
     positional = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    if any(map(is_fake, pytree.tree_leaves((positional, kwargs)))):
+        positional, kwargs = pytree.tree_map_only(torch.Tensor, _with_memory, (positional, dict(kwargs or {})))
+        return replace(source_of(model, positional, kwargs), why_no_example="the example is of fake tensors")
     if not positional and not kwargs and hasattr(model, "example_arguments"):
         return _of_describing_module(model)
     if not kwargs and positional and isinstance(positional[-1], dict) and _are_keywords(model, positional):
         return Source(model, positional[:-1], dict(positional[-1]))
     return Source(model, positional, dict(kwargs or {}))
+
+
+def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same kind that has elements, as capture takes them."""
+    return torch.zeros(tuple(map(int, tensor.shape)), dtype=tensor.dtype) if is_fake(tensor) else tensor
 
 
 def _are_keywords(model: Callable[..., Any], args: tuple[Any, ...]) -> bool:
