@@ -1,4 +1,6 @@
-"""A program may ask how large a tensor's memory is; what it does to that memory itself is refused."""
+"""A program may ask how large a tensor's memory is, and resize that of inputs; what else it does to it is refused."""
+
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +15,10 @@ def compiled(function, x):
 
 def captured(function, x):
     return precast.interpret(precast.functional_program(function, (x,)), x)
+
+
+def torch_compile(function):
+    return torch.compile(function, backend="precast")
 
 
 WAYS = pytest.mark.parametrize("way", [compiled, captured])
@@ -78,13 +84,15 @@ def compared_by_address(x):
     return x * (x.untyped_storage().data_ptr() == x.clone().untyped_storage().data_ptr())
 
 
+RESIZING = [grown, grown_from_nothing, emptied_afterwards, grown_as_typed]
+
+
 @WAYS
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.parametrize(
     "program",
     [
-        grown, grown_from_nothing, emptied_afterwards, grown_between, grown_as_typed, filled, copied, element_set,
-        pointed_at_another, pointed_at_its_own, element_read, compared_by_address,
+        grown_between, filled, copied, element_set, pointed_at_another, pointed_at_its_own, element_read,
+        compared_by_address,
     ],
 )  # fmt: skip
 def test_what_is_done_to_memory_is_refused(program, way):
@@ -92,22 +100,67 @@ def test_what_is_done_to_memory_is_refused(program, way):
         way(program, torch.arange(4.0))
 
 
-@WAYS
-def test_an_input_whose_memory_was_given_away_is_not_given_new_memory(way):
-    x = torch.arange(4.0)
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("program", RESIZING)
+def test_a_captured_program_cannot_say_that_memory_is_resized(program):
+    with pytest.raises(CaptureError, match="memory"):
+        captured(program, torch.arange(4.0))
+
+
+def given_back(x):
+    torch.ops.inductor.resize_storage_bytes_(x, 16)
+    with torch.no_grad():
+        x.copy_(torch.ones(4))
+    return x * 2
+
+
+def lent(x):
+    y = given_back(x) + 1
     x.untyped_storage().resize_(0)
-
-    def given_back(x):
-        x.untyped_storage().resize_(16)
-        return x.copy_(torch.ones(4)) * 2
-
-    with pytest.raises(CaptureError, match="memory"):
-        way(given_back, x)
+    return y
 
 
-def test_memory_resized_under_torch_compile_is_refused():
-    with pytest.raises(CaptureError, match="memory"):
-        torch.compile(emptied_afterwards, backend="precast")(torch.arange(4.0))
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("compiled", [partial(precast.compile, backend="nop"), precast.compile, torch_compile])
+@pytest.mark.parametrize(
+    ("program", "is_empty"), [*((each, False) for each in RESIZING), (given_back, True), (lent, True)]
+)
+def test_memory_of_inputs_is_as_large_as_eager_leaves_it(program, is_empty, compiled):
+    def seen(function):
+        x = torch.arange(4.0).requires_grad_(is_empty)
+        if is_empty:
+            x.untyped_storage().resize_(0)
+        y = function(x)
+        size = x.untyped_storage().nbytes()
+        gradient = torch.autograd.grad(y.sum(), x)[0].tolist() if is_empty else None
+        return y.tolist(), size, x.tolist() if size else None, gradient
+
+    function = compiled(program)
+    assert [seen(function), seen(function)] == [seen(program)] * 2
+
+
+@pytest.mark.filterwarnings("ignore::precast.GraphBreakWarning")
+def test_a_program_that_asked_for_the_size_of_memory_asks_again():
+    def by_size(x):
+        return x * x.untyped_storage().nbytes()
+
+    compiled = precast.compile(by_size, backend="nop")
+    for x in (torch.ones(2), torch.ones(6)[:2], torch.ones(2)):
+        assert torch.equal(compiled(x), by_size(x))
+
+
+def test_memory_that_was_given_away_is_not_taken_for_full():
+    def filled_if_empty(x):
+        if x.untyped_storage().nbytes() == 0:
+            x.untyped_storage().resize_(16)
+            x.fill_(3)
+        return x + 1
+
+    compiled, x = precast.compile(filled_if_empty, backend="nop"), torch.ones(4)
+    assert compiled(x).tolist() == [2.0] * 4
+    x.untyped_storage().resize_(0)
+    with pytest.warns(precast.GraphBreakWarning, match="memory"):
+        assert compiled(x).tolist() == [4.0] * 4
 
 
 @WAYS

@@ -21,7 +21,7 @@ from precast.autograd.boundary.autograd_function import (
     differentiable_call,
     in_grad_mode,
 )
-from precast.autograd.boundary.mutations import Update, apply_updates
+from precast.autograd.boundary.mutations import Update, apply_updates, resize_memory
 from precast.autograd.boxing import BoxedCall
 from precast.autograd.compilers_in_use import CompilersInUse, named_call
 from precast.autograd.guards.call_key import Ambient
@@ -50,7 +50,8 @@ class CallParts:
 
     ``layouts`` says of which plain tensors the inputs and results of each graph are made. ``outside_autograd``: an
     inference graph over inputs that require grad. ``regenerate`` wraps a call so that outputs alias as they should.
-    ``partial`` makes the backward where only some results are used.
+    ``partial`` makes the backward where only some results are used. ``memory_bytes``: how large the memory of inputs is
+    after the call, where that is resized.
     """
 
     graphs: Mapping[str, CompiledFunction]
@@ -61,6 +62,7 @@ class CallParts:
     updates: tuple[Update, ...] = ()
     regenerate: Callable[[FlatCall], FlatCall] | None = None
     partial: PartialBackwards | None = None
+    memory_bytes: Mapping[int, int] = field(default_factory=dict)
 
     def assemble(self, compilation: Compilation, second_order: Gradients | None) -> FlatCall:
         """The call; one that is trained needs to know how gradients of its gradients are come by."""
@@ -71,6 +73,8 @@ class CallParts:
             call = self._inference_call(compilation)
         if self.updates:
             call = apply_updates(call, self.updates)
+        if self.memory_bytes:
+            call = resize_memory(call, self.memory_bytes)
         return call if self.regenerate is None else self.regenerate(call)
 
     def _inference_call(self, compilation: Compilation) -> FlatCall:

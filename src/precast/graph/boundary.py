@@ -24,7 +24,8 @@ class InputFacts:
     ``replaces_storage``: it is pointed at other memory (``set_``). The two ``mutation_…`` flags say that *all* data
     mutations are invisible to autograd (through ``detach()`` or ``.data``), or happen under ``no_grad``;
     ``update_needs_gradient`` that gradients flow back through the updated value. ``parts_written``: of a tensor that
-    wraps others, the numbers of those inside whose values change.
+    wraps others, the numbers of those inside whose values change. ``memory_bytes``: how large its memory is afterwards,
+    where that is resized; ``memory_asked``: how large it was when the program asked.
     """
 
     mutates_data: bool = False
@@ -37,6 +38,8 @@ class InputFacts:
     is_leaf: bool = True
     metadata_steps: tuple[torch._C._functionalization.ViewMeta, ...] = ()
     parts_written: tuple[int, ...] | None = None
+    memory_bytes: int | None = None
+    memory_asked: int | None = None
 
     @property
     def is_updated(self) -> bool:

@@ -40,7 +40,7 @@ from precast.trace.eager.replaced_functions import replacement_of
 from precast.trace.eager.symbolic_numbers import call_with_symbols, is_of_symbols
 from precast.trace.executed_code import is_trusted
 from precast.trace.provenance import innermost_users_line
-from precast.trace.storages import guarded_storage, is_storage_access
+from precast.trace.storages import guarded_storage, is_storage_access, is_storage_resize, resize_storage
 from precast.trace.texts import Printed, refuse_texts, refused_texts
 
 _TRACED_TYPES = (FakeTensor, FunctionalTensor)
@@ -164,6 +164,8 @@ class _SubstitutionMode(TorchFunctionMode):
             # Writes into it do not show in the version of the tensor whose data it is.
             self._captured.data_taken.append((data := func(*args, **kwargs), data._version))
             return data
+        if is_storage_resize(func):
+            return resize_storage(*args)
         if is_storage_access(func, args):
             return guarded_storage(func, *args)
         return func(*args, **kwargs)

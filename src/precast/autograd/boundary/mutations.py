@@ -20,7 +20,7 @@ are computed from it, a result that is the input itself, a result that is the ne
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,32 @@ def apply_updates(inner: FlatCall, updates: Sequence[Update]) -> FlatCall:
         return results[len(updates) :]
 
     return call
+
+
+def resize_memory(inner: FlatCall, sizes: Mapping[int, int]) -> FlatCall:
+    """Wrap ``inner`` so that the memory of the inputs numbered in ``sizes`` has so many bytes after it.
+
+    While it runs there is memory for all of each: the graph is of values, and may write one that is there for a while.
+    """
+
+    def call(inputs: Sequence[Any]) -> list[Any]:
+        tensors = {number: inputs[number] for number in sizes}
+        for tensor in tensors.values():
+            memory, needed = tensor.untyped_storage(), _bytes_reached(tensor)
+            if memory.nbytes() < needed:
+                memory.resize_(needed)
+        results = inner(inputs)
+        for number, tensor in tensors.items():
+            tensor.untyped_storage().resize_(sizes[number])
+        return results
+
+    return call
+
+
+def _bytes_reached(tensor: torch.Tensor) -> int:
+    """From the start of its memory up to a tensor's last element."""
+    last: int = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (int(tensor.storage_offset()) + last + 1) * tensor.element_size() if tensor.numel() else 0
 
 
 def _refuse_inference_tensors(originals: Sequence[torch.Tensor]) -> None:

@@ -47,6 +47,7 @@ def compile_variant(
     return replace(
         parts,
         updates=_updates_of(facts, inputs),
+        memory_bytes={i: fact.memory_bytes for i, fact in enumerate(facts.inputs) if fact.memory_bytes is not None},
         regenerate=partial(regenerate_aliases, facts=facts, fakes=inputs) if is_made_again else None,
     )
 

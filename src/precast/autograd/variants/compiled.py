@@ -4,7 +4,7 @@ Before: ``values``, the module state and the leaves of a call that fits
 After:  ``CompiledVariant.run(values)``, what the user's function returns
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,11 @@ class Overlap:
         return [plan for plan in (self.duplicates, self.bases) if plan is not None]
 
 
+def has_memory(tensors: Sequence[Any], sizes: Mapping[int, int]) -> bool:
+    """Whether the memory of the tensors numbered in ``sizes`` has so many bytes."""
+    return all(tensors[number].untyped_storage().nbytes() == size for number, size in sizes.items())
+
+
 class _KnownMemory:
     """What and where the inputs of the last call were that were looked at: that takes long for hundreds of them."""
 
@@ -102,6 +107,8 @@ class CompiledVariant:
     gradients: GradientInputs = NO_GRADIENTS
     replaces_state: bool = False
     """Whether a call leaves another tensor where a parameter or buffer was."""
+    memory_asked: Mapping[int, int] = field(default_factory=dict)
+    """Of inputs, the sizes of memory that the program asked for."""
     memory: "_KnownMemory" = field(default_factory=lambda: _KnownMemory(), compare=False, repr=False)
 
     def fits(self, values: Sequence[Any]) -> bool:
@@ -115,6 +122,8 @@ class CompiledVariant:
         if self.captured_key and not self._are_captured_alike(tensors, gradients):
             return False
         if self.sizes is not None and not self.sizes.holds(values):
+            return False
+        if self.memory_asked and not has_memory(self.inputs(values), self.memory_asked):
             return False
         overlap = self.overlap
         if not overlap.written:

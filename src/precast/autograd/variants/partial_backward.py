@@ -20,6 +20,7 @@ from precast.partition.saved_values import backward_from_saved
 from precast.trace.fake_inputs import FakeInputs
 from precast.trace.record import FlatFunction
 from precast.trace.session import tracing_session
+from precast.trace.storages import noted_memory
 
 
 def partial_backwards(
@@ -34,7 +35,7 @@ def partial_backwards(
     ambient, is_enabled = job.ambient(), torch.is_grad_enabled()
 
     def make(_: Sequence[Any], given: tuple[bool, ...]) -> PartialBackward | None:
-        with ambient(), torch.set_grad_enabled(is_enabled), tracing_session():
+        with ambient(), torch.set_grad_enabled(is_enabled), tracing_session(), noted_memory():
             return _compile(function, inputs, fakes, facts, job, training, given)
 
     return make

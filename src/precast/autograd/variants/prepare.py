@@ -20,7 +20,7 @@ from precast.autograd.guards.state import StateGuards
 from precast.autograd.state_slots import ModuleSlots, captured_places
 from precast.autograd.uncaptured import NotCapturedError
 from precast.autograd.variants.compile import compile_variant
-from precast.autograd.variants.compiled import CompiledVariant, EagerVariant, OutputPlan, Overlap
+from precast.autograd.variants.compiled import CompiledVariant, EagerVariant, OutputPlan, Overlap, has_memory
 from precast.errors import CaptureError
 from precast.graph.boundary import BoundaryFacts, GradientInputs
 from precast.trace.capture.number_inputs import NumberInputs
@@ -33,6 +33,7 @@ from precast.trace.session import tracing_session
 from precast.trace.state.places import Readings
 from precast.trace.state.reachable import reachable_state
 from precast.trace.state.reads import Reads
+from precast.trace.storages import memory_given_away, noted_memory
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def compile_call(
 
     Raises ``NotCapturedError`` around whatever comes out of tracing.
     """
-    with tracing_session(), restored_chance():
+    with tracing_session(), restored_chance(), noted_memory():
         try:
             analyzed = analyze_call(function, args, kwargs, slots, roots, numbers)
         except Exception as error:
@@ -117,6 +118,9 @@ def compile_call(
         if analyzed.impure_reads:
             return EagerVariant.of(function, analyzed.guards, analyzed.impure_reads), None
         prepared = analyzed.prepared
+        memory = {i: fact.memory_asked for i, fact in enumerate(analyzed.facts.inputs) if fact.memory_asked is not None}
+        if not has_memory(analyzed.tensors, memory):
+            raise NotCapturedError(memory_given_away())
         overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated, written_parts(analyzed.facts.inputs))
         replaced = slots.numbers_of(prepared.exchanged)
         static_inputs = tuple(i for i in range(len(slots) or len(job.static_inputs)) if i not in replaced)
@@ -139,6 +143,7 @@ def compile_call(
         guards=analyzed.guards,
         gradients=analyzed.gradients,
         replaces_state=bool(replaced),
+        memory_asked=memory,
     )
     return variant, parts
 

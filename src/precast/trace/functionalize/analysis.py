@@ -24,6 +24,7 @@ from precast.trace.fake_inputs import fresh_copies, innermost
 from precast.trace.functionalize.run import from_functional, functional_mode, to_functional
 from precast.trace.functionalize.shared_memory import WritesOfSharedElements
 from precast.trace.record import FlatFunction
+from precast.trace.storages import MemoryNotes, memory_notes, refuse_resize_of_intermediates
 
 
 def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode) -> BoundaryFacts:
@@ -36,8 +37,9 @@ def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode)
         with functional_mode(discover_tokens=True) as functional:
             wrapped = [to_functional(value) for value in copies]
             origins = [_grad_fn(value) for value in wrapped]
+            notes = memory_notes()
             outputs = list(function(*wrapped))
-            input_facts = tuple(map(_input_facts, copies, wrapped, origins))
+            input_facts = _with_memory(tuple(map(_input_facts, copies, wrapped, origins)), wrapped, notes)
             output_facts, bases = _Outputs(wrapped, outputs, input_facts).facts()
             facts = BoundaryFacts(input_facts, output_facts, bases, len(functional._tokens), probe.found)
             values = [from_functional(value) for value in boundary_outputs(wrapped, outputs, facts)]
@@ -98,6 +100,18 @@ def _input_facts(before: Any, now: Any, origin: Any) -> InputFacts:
         is_leaf=before.is_leaf,
         metadata_steps=_view_steps(parts[0]) if resized and not replaced else (),
         parts_written=_numbers_of(mutated, parts) if is_wrapper(now) else None,
+    )
+
+
+def _with_memory(facts: tuple[InputFacts, ...], inputs: Sequence[Any], notes: MemoryNotes) -> tuple[InputFacts, ...]:
+    if not notes.resized and not notes.asked:
+        return facts
+    keys = [_storage_key(value) or 0 for value in inputs]
+    if not notes.resized.keys() <= set(keys):
+        refuse_resize_of_intermediates()
+    return tuple(
+        replace(fact, memory_bytes=notes.resized.get(key), memory_asked=notes.asked.get(key))
+        for fact, key in zip(facts, keys, strict=True)
     )
 
 
