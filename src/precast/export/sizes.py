@@ -25,10 +25,10 @@ from precast.trace.fake_inputs import FakeInputs
 
 def fake_mode_of(program: Program) -> FakeTensorMode:
     """The mode that made the program's values, so that sizes keep their symbols."""
-    return _mode_ofvalues_of(program) or FakeInputs().mode
+    return _mode_of_values(program) or FakeInputs().mode
 
 
-def _mode_ofvalues_of(program: Program) -> FakeTensorMode | None:
+def _mode_of_values(program: Program) -> FakeTensorMode | None:
     for _, value in values_of(program.module):
         if isinstance(value, FakeTensor):
             return value.fake_mode
@@ -44,7 +44,7 @@ def values_of(module: fx.GraphModule) -> Iterator[tuple[str, object]]:
 
 def collected_sizes(program: Program) -> SymbolicSizes:
     """The program's sizes, with the symbols of values that only running gives, and all guards of its tracing."""
-    mode = _mode_ofvalues_of(program)
+    mode = _mode_of_values(program)
     if mode is None or mode.shape_env is None:
         return program.sizes
     shape_env: ShapeEnv = mode.shape_env

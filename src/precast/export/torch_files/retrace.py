@@ -12,7 +12,8 @@ from torch import fx
 
 from precast.export.program import ExportedProgram, Origin
 from precast.export.signature import Dialect
-from precast.export.tidy import tidied
+from precast.export.sizes import fake_mode_of
+from precast.export.tidy import named_outputs, tidied
 from precast.export.tracepoints import with_marks, without_marks
 from precast.graph.boundary import BoundaryFacts, InputFacts
 from precast.graph.nodes import set_value, value_of
@@ -20,7 +21,11 @@ from precast.graph.program import Program
 from precast.graph.signature import InputKind, OutputKind, Signature
 from precast.graph.sizes import SymbolicSizes
 from precast.trace.eager.python_kernels import again_with_python_kernels
+from precast.trace.fake_inputs import fresh_copies
 from precast.trace.functionalize import functionalize
+from precast.trace.record import rename_placeholders, trace
+from precast.trace.retrace import as_flat_function
+from precast.trace.session import tracing_session
 
 _UPDATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
@@ -37,14 +42,26 @@ def retraced(
     """The program; the placeholders of ``module`` carry fake values, other nodes need none."""
     program = Program(module, signature, dict(state), sizes)
     requiring_grad = _detached_inputs(program)
-    program = with_marks(program, origin.module_calls)
-    program = functionalize(program, pre_dispatch=dialect is Dialect.TRAINING, keep_aliases=False)
+    is_before_autograd = dialect is Dialect.TRAINING
+    program = _with_values(with_marks(program, origin.module_calls), pre_dispatch=is_before_autograd)
+    program = functionalize(program, pre_dispatch=is_before_autograd, keep_aliases=False)
     assert program.boundary is not None, "just made functional"
     updates = [spec for spec in signature.outputs if spec.kind in _UPDATES]
     if updates:
         program = program.replace(boundary=_with_updates(program, program.boundary, updates))
     program, calls = without_marks(tidied(program, requiring_grad=requiring_grad), origin.module_calls)
     return ExportedProgram(program, replace(origin, module_calls=tuple(calls)), dialect=dialect)
+
+
+def _with_values(program: Program, *, pre_dispatch: bool) -> Program:
+    """The program, run once: its nodes carry values of ours."""
+    mode = fake_mode_of(program)
+    with tracing_session():
+        with mode:
+            inputs = fresh_copies([value_of(node) for node in program.placeholders])
+        module = trace(as_flat_function(program.module), inputs, mode, pre_dispatch=pre_dispatch)
+    program = program.replace(module=rename_placeholders(module, [node.name for node in program.placeholders]))
+    return program.replace(signature=program.signature.replace(outputs=named_outputs(program)))
 
 
 def _detached_inputs(program: Program) -> list[str]:
