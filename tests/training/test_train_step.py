@@ -1,5 +1,6 @@
 """A compiled step is the training loop that people write: parameters, buffers, optimizer state, step by step."""
 
+import random
 import warnings
 
 import pytest
@@ -266,3 +267,46 @@ def test_autocast_around_a_step_is_refused():
     model = Network()
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputValueError, match="under autocast"):
         precast.train_step(model, loss_of, torch.optim.SGD(model.parameters()), batches(1)[0], backend="nop")
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = torch.nn.Linear(3, 1), 2.0
+
+    def forward(self, x):
+        return self.linear(x) * self.scale
+
+
+def test_what_the_model_and_the_loss_read_may_change():
+    weight = {"loss": 1.0}
+
+    def loss_fn(model, batch):
+        return (model(batch) * weight["loss"]).square().mean()
+
+    torch.manual_seed(0)
+    model, eager = Scaled(), Scaled()
+    eager.load_state_dict(model.state_dict())
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (model, eager)]
+    batch = torch.randn(4, 3)
+    step = precast.train_step(model, loss_fn, optimizers[0], batch, backend="nop")
+    for scale, loss_weight in ((2.0, 1.0), (3.0, 1.0), (3.0, 0.5), (2.0, 1.0)):
+        model.scale = eager.scale = scale
+        weight["loss"] = loss_weight
+        optimizers[1].zero_grad()
+        expected = loss_fn(eager, batch)
+        expected.backward()
+        optimizers[1].step()
+        torch.testing.assert_close(step(batch), expected.detach())
+    assert sum(map(len, step._variants.values())) == 3
+
+
+def test_steps_that_draw_from_python_are_refused_by_their_line():
+    model, batch = torch.nn.Linear(3, 1), torch.randn(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def loss_fn(model, batch):
+        return model(batch * random.random()).mean()
+
+    with pytest.raises(precast.errors.CaptureError, match=r"random.*test_train_step"):
+        precast.train_step(model, loss_fn, optimizer, batch, backend="nop")

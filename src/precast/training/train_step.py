@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,18 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from precast.autograd.compilers_in_use import CompilersInUse
+from precast.autograd.guards.impure_reads import noted_impurities, restored_chance, suspects
+from precast.autograd.guards.state import StateGuards
+from precast.autograd.uncaptured import warn_at_users_line
 from precast.backend import Backend, CompilerFunction, get_backend
-from precast.errors import DataDependentError, InputTypeError, InputValueError
+from precast.errors import CaptureError, DataDependentError, InputTypeError, InputValueError
 from precast.export.program import ExportedProgram
 from precast.graph.signature import OutputKind
 from precast.ops.own_operators import random_seed
 from precast.options import Options, as_options
+from precast.trace.executed_code import noted_code
+from precast.trace.state.reachable import reachable_state
+from precast.trace.state.reads import Reads
 from precast.training.capture import capture_step, evaluating
 from precast.training.checkpoints import Rank, read_checkpoint, write_checkpoint
 from precast.training.compiled_step import CompiledStep
@@ -106,19 +113,27 @@ def train_step(
     return step
 
 
+_MANY = 8
+"""So many variants for one kind of batch are worth a warning."""
+
+
 @dataclass(frozen=True)
 class _Variant:
-    """A compiled step, and where it finds its state."""
+    """A compiled step, where it finds its state, and what it assumes of what the loss function reads besides."""
 
     step: CompiledStep
     state: LiveState
+    guards: StateGuards
+
+    def fits(self) -> bool:
+        return self.guards.hold() and None not in self.state.read()
 
 
 class TrainStep:
     """A compiled step. ``step(batch)`` returns what the loss function returns, and updates the model in place.
 
-    The model's modes, which of its parameters require grad, and the optimizer's settings are looked at in each call: a
-    change is compiled for when it is first met. All else that the loss function reads is as it was when captured.
+    The model's modes, which of its parameters require grad, the optimizer's settings, and what else the loss function
+    and the model read of Python's state are looked at in each call: a change is compiled for when it is first met.
     """
 
     def __init__(
@@ -141,7 +156,7 @@ class TrainStep:
         self._dynamic_shapes, self._entries = dynamic_shapes, tuple(entries)
         self._group = process_group
         self._modules = list(model.modules())
-        self._variants: dict[Any, _Variant] = {}
+        self._variants: dict[Any, list[_Variant]] = {}
         self._settled: list[dict[str, Any]] = []
         self._constant: set[tuple[int, str]] = set()
         self._skipped = torch.zeros((), dtype=torch.int64)
@@ -257,19 +272,31 @@ class TrainStep:
 
     def _variant(self, batch: Any) -> _Variant | None:
         """The compiled step for such a batch; None where the optimizer has to make its first step by itself."""
-        key = self._key(batch)
-        found = self._variants.get(key)
-        if found is None or None in found.state.read():
+        known = self._variants.setdefault(self._key(batch), [])
+        found = next((each for each in known if each.fits()), None)
+        if found is None:
             stateless = [each for each in self._trained() if not self.optimizer.state.get(each)]
             if not self._add_state():
                 return None
+            if len(known) == _MANY:
+                change = next(known[-1].guards.changes(), "the optimizer's state")
+                warn_at_users_line(
+                    f"This training step was compiled {_MANY} times for one kind of batch; now: {change}."
+                )
             with first_process_first(self._group):
-                found = self._variants[key] = self._compiled(batch, stateless)
+                found = self._compiled(batch, stateless)
+            known.append(found)
         return found
 
     def _compiled(self, batch: Any, stateless: Sequence[torch.Tensor]) -> _Variant:
         """``stateless`` are parameters that had no state before: those that get no gradient have none in eager."""
-        module, exported = self._captured(batch)
+        with restored_chance(), noted_code(lambda executed: None) as executed:
+            module, exported = self._captured(batch)
+        if suspicious := suspects(executed):
+            with restored_chance(), noted_impurities(suspicious) as impure_reads:
+                self._captured(batch)
+            _refuse_impure(impure_reads)
+        guards = StateGuards(reachable_state(partial(self._loss_fn, self.model), Reads.of(executed)))
         program = exported.program
         updates = program.signature.outputs_of(OutputKind.PARAMETER_MUTATION)
         updated = {id(program.state[str(spec.target)]) for spec in updates}
@@ -281,7 +308,7 @@ class TrainStep:
         step = CompiledStep(exported, self._compilers)
         numbers = {number: module.optimizer.get_buffer(f"groups.{number.path}") for number in module.numbers}
         state = LiveState(self.model, self.optimizer, step.state_names, exported.program.state, numbers)
-        return _Variant(step, state)
+        return _Variant(step, state, guards)
 
     def _program(self, module: StepModule, batch: Any) -> ExportedProgram:
         return capture_step(module, batch, self._dynamic_shapes, skips_nonfinite=self._settings.skip_nonfinite)
@@ -343,6 +370,16 @@ def _has_moved(before: Any, now: Any) -> bool:
 
 def _kind(leaf: Any) -> Any:
     return (leaf.dtype, tuple(leaf.shape), leaf.device) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
+
+
+def _refuse_impure(reads: Sequence[str]) -> None:
+    if reads:
+        raise CaptureError(
+            "The step reads what no guard can check.",
+            at="; ".join(dict.fromkeys(reads)),
+            why="a compiled step would go on with what it was when captured",
+            fix="Compute it outside, and pass it as a part of the batch.",
+        )
 
 
 def _check(model: object, grad_clip: object, accumulate: object, entries: Sequence[str]) -> None:
