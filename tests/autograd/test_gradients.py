@@ -434,3 +434,11 @@ def test_second_order_updates_no_buffer_again():
     torch.testing.assert_close(*results)
     assert int(norm.num_batches_tracked) == 1
     torch.testing.assert_close(norm.running_mean, expected.running_mean)
+
+
+def test_what_is_saved_is_seen_at_the_node_of_the_result():
+    compiled = aot_function(lambda x: (x.sin() * x.shape[0]).sum(0), nop, dynamic=True)
+    node = compiled(leaf(3, 2)).grad_fn
+    assert type(node).__name__ == "CompiledFunctionBackward"
+    assert [tuple(tensor.shape) for tensor in node.saved_tensors] == [(3, 2)]
+    assert set(node.symints) <= {2, 3}

@@ -7,10 +7,14 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import precast
-from precast.autograd import aot_function, aot_module
+from precast._torch_compat import named_source
+from precast.autograd import aot_function, aot_module, aot_module_simplified
 from precast.compilers import nop
+from tests.autograd.like_eager import CompilationCount
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -134,3 +138,17 @@ def test_transforms_of_functions_over_compiled_ones(transform):
         return x.sin() * x.sum()
 
     assert torch.equal(transform(aot_function(function, nop)), transform(function))
+
+
+def test_fake_inputs_are_compiled_for_at_once_and_their_symbols_are_dynamic():
+    linear = torch.nn.Linear(3, 2)
+    sizes = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    fake = mode.from_tensor(torch.randn(4, 3), source=named_source("x"), symbolic_context=sizes)
+    count = CompilationCount()
+    compiled = aot_module_simplified(linear, [fake], count)
+    assert len(count.graphs) == 2
+    for size in (4, 7):
+        x = torch.randn(size, 3)
+        torch.testing.assert_close(compiled(x), linear(x))
+    assert len(count.graphs) == 2

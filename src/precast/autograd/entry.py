@@ -149,7 +149,8 @@ def aot_module_simplified(
 ) -> Callable[..., Any]:
     """A flat callable over ``mod``'s inputs, compiled now for inputs like ``args``; parameters are read at each call.
 
-    Where ``args`` are fake tensors, as other tracers pass them, it is compiled at the first real call.
+    Where ``args`` are fake tensors, as other tracers pass them, it is compiled for real ones like them, with symbolic
+    sizes dynamic; where their sizes depend on data, at the first real call.
     ``pre_grad_passes(mod, args)`` returns the module to compile. ``compiler_config_extra``, ``ignore_shape_env`` and
     ``compile_region_name`` are taken for the sake of callers who pass them, and mean nothing here.
     """
@@ -165,14 +166,36 @@ def aot_module_simplified(
         keep_inference_input_mutations=keep_inference_input_mutations,
         disable_functionalization=disable_functionalization,
     )
-    compiled = AotCallable(mod, compilers)
-    if not any(is_fake(arg) or isinstance(arg, torch.SymInt) for arg in args):
-        compiled.compile_for(*args)
+    compiled = AotCallable(mod, compilers, dynamic=any(map(_has_symbols, args)))
+    if all(map(_has_examples, args)):
+        compiled.compile_for(*map(_example_of, args))
 
     def forward(*inputs: Any) -> Any:
         return compiled(*inputs)
 
     return forward
+
+
+def _has_symbols(arg: Any) -> bool:
+    return isinstance(arg, torch.SymInt) or (is_fake(arg) and arg._has_symbolic_sizes_strides)
+
+
+def _has_examples(arg: Any) -> bool:
+    """Whether there can be something real like ``arg``: of sizes that are known, where there is memory for it."""
+    if is_fake(arg):
+        has_memory = arg.device.type == "cpu" or (arg.device.type == "cuda" and torch.cuda.is_available())
+        return has_memory and all(map(_has_examples, arg.shape))
+    return not isinstance(arg, torch.SymInt) or bool(arg.node.has_hint())
+
+
+def _example_of(arg: Any) -> Any:
+    """``arg``, or a real one like it, which is not read."""
+    if isinstance(arg, torch.SymInt):
+        return arg.node.hint
+    if not is_fake(arg):
+        return arg
+    size, stride = (list(map(_example_of, numbers)) for numbers in (arg.shape, arg.stride()))
+    return torch.empty_strided(size, stride, dtype=arg.dtype, device=arg.device, requires_grad=arg.requires_grad)
 
 
 def _check_module(mod: Any, name: str) -> None:

@@ -159,7 +159,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             saved = outputs[count:sizes_start]
             # Autograd would look for the history of a view of something that was written into meanwhile.
             ctx.save_for_backward(*(map(_own, saved) if writes else saved))
-            ctx.sizes = outputs[sizes_start:]
+            ctx.symints = outputs[sizes_start:]
             ctx.set_materialize_grads(False)
             results = [_own(result) for result in outputs[:count]]
             if is_plain:
@@ -182,7 +182,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
                 # What the program's own backward makes of a tangent of another kind, only running it can tell.
                 return _differentiable_gradients(ctx, graphs, tangents)
             tangents = [_in_order(tangent, order) for tangent, order in zip(tangents, orders, strict=True)]
-            arguments = [*ctx.sizes, *ctx.saved_tensors, *tangents]
+            arguments = [*ctx.symints, *ctx.saved_tensors, *tangents]
             if not torch._C._autograd._get_current_graph_task_keep_graph():
                 # From here on the list alone holds what was saved, so that the graph can free it as it goes.
                 ctx.primals = None
@@ -218,7 +218,7 @@ def _gradients_of_some(
         return (None,) * len(ctx.needs_input_grad)
     if torch.is_grad_enabled() or not graphs.takes_tangents(tangents):
         return _differentiable_gradients(ctx, graphs, tangents)
-    saved = [*ctx.sizes, *ctx.saved_tensors]
+    saved = [*ctx.symints, *ctx.saved_tensors]
     if given not in made:
         made[given] = graphs.partial(ctx.primals, given)
     partial = made[given]
