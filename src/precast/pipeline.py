@@ -2,7 +2,8 @@
 
 ``WAYS`` tells for each public function which stages a first call goes through, in order, and what comes out of each;
 ``docs/architecture.md`` uses the same words. It is kept true by a test that runs every way and writes down which of
-these functions were called, in which order.
+these functions were called, in which order. The compilation of a call is written step by step, as code, at the top of
+``autograd.variants.compile``, that of a graph in ``native.compiler.start_graph``: imports point down.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -295,7 +295,7 @@ class AotCallable:
                 return restored
         self._compilers.forward.get_ready(slots.read())
         # The tracer and its stages take longer to load than a start that does without them.
-        from precast.autograd.variants.prepare import compile_call
+        from precast.autograd.variants.compile import compile_call
 
         breaks = nullcontext() if self._order else allowed_breaks()
         try:

@@ -1,10 +1,17 @@
-"""Compiles one variant of a flat function: for inputs of these kinds, under this grad mode.
+"""The order of a compilation, from one real call to a compiled variant of it.
 
-Before: ``function(flat inputs) -> flat outputs``, Python that may mutate, alias and need gradients
-After:  ``CallParts``: compiled functional graphs, and what a call has to do around them to behave the same
+Before: ``function(*args, **kwargs)`` over real tensors, Python that may mutate, alias and need gradients
+After:  ``CompiledVariant.run(values)`` with ``values`` the module state and the leaves of a call that fits::
+
+    compile_call            analyze_call          capture, and what the function mutates and aliases
+      _compile_overlapping                        inputs that share memory made one
+        compile_variant     trace_joint           the joint graph, or the forward alone (trace_inference)
+                            partition             the forward and the backward graph
+                            start_graph           each by its compiler, or from the cache
+                            CallParts.assemble    a call with eager's effects and gradients
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,21 +19,113 @@ from typing import Any
 import torch
 from torch import fx
 
+from precast.autograd.boundary import FlatCall
 from precast.autograd.boundary.alias_regeneration import TracedLayout, layout_of, regenerate_aliases
-from precast.autograd.boundary.autograd_function import TrainingFacts, reads_grad_mode
+from precast.autograd.boundary.autograd_function import reads_grad_mode
 from precast.autograd.boundary.mutations import Update, keep_mutations, mark_updates
+from precast.autograd.boundary.overlapping_inputs import written_parts
 from precast.autograd.boundary.subclasses import by_value, plain_count
 from precast.autograd.call_parts import BACKWARD, FORWARD, INFERENCE, CallParts, Job
 from precast.autograd.compile_cache import start_graph
+from precast.autograd.guards.changing_values import SizeRoots
+from precast.autograd.guards.impure_reads import restored_chance
+from precast.autograd.guards.sizes import SizeCheck
+from precast.autograd.state_slots import ModuleSlots
 from precast.autograd.uncaptured import NotCapturedError
+from precast.autograd.variants.compiled import CompiledVariant, EagerVariant, Overlap, has_memory
 from precast.autograd.variants.graphs import TracedGraph, trace_inference, trace_joint
 from precast.autograd.variants.partial_backward import partial_backwards
+from precast.autograd.variants.prepare import analyze_call
+from precast.autograd.variants.training_facts import training_facts
+from precast.errors import CaptureError
 from precast.graph.boundary import BoundaryFacts, InputFacts, Relation
-from precast.graph.nodes import mark_state, placeholders_of, results_of, value_of
-from precast.ops.cost import size_hint
-from precast.partition.saved_values import identities_of_saved
+from precast.graph.nodes import mark_state, placeholders_of, value_of
+from precast.trace.capture.number_inputs import NumberInputs
+from precast.trace.capture.prepare import PreparedCall
 from precast.trace.fake_inputs import FakeInputs
+from precast.trace.functionalize import analyze
 from precast.trace.record import FlatFunction
+from precast.trace.session import tracing_session
+from precast.trace.storages import memory_given_away, noted_memory
+
+
+def compile_call(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    slots: ModuleSlots,
+    job: Job,
+    roots: SizeRoots,
+    numbers: NumberInputs | None = None,
+) -> tuple[CompiledVariant, CallParts | None]:
+    """Compile what one call needs; also gives of what its call is made, unless inputs are merged before it.
+
+    Raises ``NotCapturedError`` around whatever comes out of tracing.
+    """
+    with tracing_session(), restored_chance(), noted_memory():
+        try:
+            analyzed = analyze_call(function, args, kwargs, slots, roots, numbers)
+        except Exception as error:
+            raise NotCapturedError(error) from error
+        if analyzed.impure_reads:
+            return EagerVariant.of(function, analyzed.guards, analyzed.impure_reads), None
+        prepared = analyzed.prepared
+        memory = {i: fact.memory_asked for i, fact in enumerate(analyzed.facts.inputs) if fact.memory_asked is not None}
+        if not has_memory(analyzed.tensors, memory):
+            raise NotCapturedError(memory_given_away())
+        overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated, written_parts(analyzed.facts.inputs))
+        replaced = slots.numbers_of(prepared.exchanged)
+        static_inputs = tuple(i for i in range(len(slots) or len(job.static_inputs)) if i not in replaced)
+        job = replace(job, static_inputs=static_inputs, module_names=prepared.module_names)
+        call, parts = _compile_overlapping(
+            analyzed.flat, analyzed.tensors, analyzed.fakes, analyzed.facts, overlap, prepared.fakes, job
+        )
+        overlap = _with_late_updates(overlap, analyzed.tensors, parts)
+    variant = CompiledVariant(
+        call=call,
+        places=_places_of_values(prepared, analyzed.places, len(slots)),
+        state_count=len(slots),
+        captured=analyzed.captured,
+        captured_key=CompiledVariant.key_of(
+            analyzed.tensors, [*analyzed.captured.read(), *analyzed.gradients.read(analyzed.tensors)], analyzed.outputs
+        ),
+        sizes=SizeCheck.of(prepared.fakes.sizes(), _expected_sizes(prepared, len(slots), roots)) if roots else None,
+        overlap=overlap,
+        outputs=analyzed.outputs,
+        guards=analyzed.guards,
+        gradients=analyzed.gradients,
+        replaces_state=bool(replaced),
+        memory_asked=memory,
+    )
+    return variant, parts
+
+
+def _compile_overlapping(
+    function: FlatFunction,
+    tensors: Sequence[torch.Tensor],
+    inputs: Sequence[Any],
+    facts: BoundaryFacts,
+    overlap: Overlap,
+    fakes: FakeInputs,
+    job: Job,
+) -> tuple[FlatCall, CallParts | None]:
+    """Compile over inputs that do not overlap, wrapped for a call whose inputs do."""
+    if not overlap.plans:
+        parts = compile_variant(function, inputs, fakes, facts, job)
+        second_order = job.second_order(function, facts) if parts.training else None
+        return parts.assemble(job.compilation, second_order), parts
+    plan, *others = overlap.plans
+    kept = plan.inputs(tensors)
+    known = {id(tensor): value for tensor, value in zip(tensors, inputs, strict=True)}
+    kept_fakes = [known[id(tensor)] if id(tensor) in known else fakes.fake(tensor) for tensor in kept]
+    merged = plan.function(function)
+    with fakes.unrecorded():
+        merged_facts = analyze(merged, kept_fakes, fakes.mode)
+    remaining = replace(overlap, duplicates=None, bases=overlap.bases if others else None)
+    # Positions of state change with the merge; it is only a hint for the partitioner.
+    job = replace(job, static_inputs=())
+    call, _ = _compile_overlapping(merged, kept, kept_fakes, merged_facts, remaining, fakes, job)
+    return plan.call(call), None
 
 
 def compile_variant(
@@ -110,23 +209,9 @@ def _training_parts(
     count = len(facts.tangents)
     results, gradients = traced.results[:count], traced.results[count:]
     forward, backward = _partition(traced, plain_count(results), job)
-    returned = results_of(forward.graph)
-    saved = [node for node in returned[plain_count(results) :] if isinstance(node, fx.Node)]
-    training = TrainingFacts(
-        result_count=count,
-        saved_tensor_count=sum(isinstance(value_of(node), torch.Tensor) for node in saved),
-        differentiable=facts.tangents,
-        opaque=_opaque_results(facts),
-        detached=_repeated_results(by_value(returned, results), facts),
-        tangent_orders=_tangent_orders(facts),
-        relevant=_primals_in_gradients(traced, plain_count(results)),
-        updated=facts.updated,
-        is_random=facts.is_random,
-        late_updates=traced.late_updates,
-        saved=identities_of_saved(traced.module, backward) if sum(facts.tangents) > 1 else (),
-        writes=job.compilers.disable_functionalization,
-    )
-    if not (job.compilers.disable_functionalization or any((*traced.inputs, *traced.results))):
+    writes = job.compilers.disable_functionalization
+    training = training_facts(traced, forward, backward, facts, writes=writes)
+    if not (writes or any((*traced.inputs, *traced.results))):
         mark_updates(forward.graph, facts, needed=training.relevant)
     # Both are begun before either is waited for.
     finish_forward = start_graph(job.compilers.forward, forward, job.compilation.graph_name(FORWARD))
@@ -152,56 +237,6 @@ def _partition(traced: TracedGraph, plain_results: int, job: Job) -> tuple[fx.Gr
     )
 
 
-def _opaque_results(facts: BoundaryFacts) -> tuple[bool, ...]:
-    aliases = [fact.relation is not Relation.FRESH for fact in facts.outputs]
-    return (*(False,) * len(facts.updated), *aliases, *(False,) * len(facts.base_requires_grad))
-
-
-def _repeated_results(results: Sequence[Sequence[Any]], facts: BoundaryFacts) -> tuple[bool, ...]:
-    """Results that the graph returns more than once, and updates that it takes from an input as it is."""
-    opaque = _opaque_results(facts)
-    visible = [parts for parts, is_opaque in zip(results, opaque, strict=True) if not is_opaque]
-
-    def is_repeated(number: int, parts: Sequence[Any]) -> bool:
-        if opaque[number] or not all(
-            isinstance(part, fx.Node) and isinstance(value_of(part), torch.Tensor) for part in parts
-        ):
-            return False
-        is_update = number < len(facts.updated)
-        return visible.count(parts) > 1 or (is_update and any(part.op == "placeholder" for part in parts))
-
-    return tuple(is_repeated(number, parts) for number, parts in enumerate(results))
-
-
-def _tangent_orders(facts: BoundaryFacts) -> tuple[tuple[int, ...] | None, ...]:
-    with_tangent = [value for value, wanted in zip(facts.values, facts.tangents, strict=True) if wanted]
-    return tuple(_memory_order(value) for value in with_tangent)
-
-
-def _memory_order(value: Any) -> tuple[int, ...] | None:
-    """The dimensions of a dense tensor like ``value``, from outermost to innermost; ``None`` for their own order."""
-    strides: Sequence[Any] = torch.empty_like(value, requires_grad=False).stride()
-    order = sorted(range(len(strides)), key=lambda dim: -size_hint(strides[dim]))
-    return None if order == sorted(order) else tuple(order)
-
-
-def _primals_in_gradients(traced: TracedGraph, plain_results: int) -> tuple[int, ...]:
-    """The numbers of the tensor primals that any gradient is computed from."""
-    waiting = [node for node in results_of(traced.module.graph)[plain_results:] if isinstance(node, fx.Node)]
-    seen: set[fx.Node] = set()
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            waiting.extend(node.all_input_nodes)
-    primals = by_value(placeholders_of(traced.module.graph)[: plain_count(traced.inputs)], traced.inputs)
-    return tuple(
-        number
-        for number, parts in enumerate(primals)
-        if any(part in seen and isinstance(value_of(part), torch.Tensor) for part in parts)
-    )
-
-
 def _updates_of(facts: BoundaryFacts, fakes: Sequence[Any]) -> tuple[Update, ...]:
     """The updates that a program makes; ``fakes`` are the inputs that it was traced with."""
     return tuple(
@@ -216,3 +251,34 @@ def _new_layout(
     if facts.replaces_storage or not facts.mutates_metadata:
         return None
     return layout_of(value, fakes, offset=value.storage_offset() - before.storage_offset())
+
+
+def _with_late_updates(overlap: Overlap, tensors: Sequence[torch.Tensor], parts: CallParts | None) -> Overlap:
+    """The same for inputs that the backward writes into, which must share no memory with others."""
+    if parts is None or parts.training is None or not parts.training.late_updates:
+        return overlap
+    overlap = Overlap.of(tensors, tuple(sorted({*overlap.written, *parts.training.late_updates})), overlap.parts)
+    if overlap.plans:
+        raise CaptureError(
+            "The backward writes into a tensor that shares memory with another input.",
+            why="the other one would not change with it",
+            fix="Pass tensors that share no memory, or copies.",
+        )
+    return overlap
+
+
+def _places_of_values(prepared: PreparedCall, places: Sequence[int], state_count: int) -> tuple[int, ...]:
+    """Where the tensors are among a call's values, which hold the module state and the leaves only."""
+    state_end = len(prepared.state)
+    leaves_end = state_end + len(prepared.call.leaves)
+    before = [place for place in places if place < state_count]
+    after = [place - state_end + state_count for place in places if state_end <= place < leaves_end]
+    return (*before, *after)
+
+
+def _expected_sizes(prepared: PreparedCall, state_count: int, roots: SizeRoots) -> dict[int, list[int | str]]:
+    return {
+        state_count + number: [roots.get((number, dimension), size) for dimension, size in enumerate(leaf.shape)]
+        for number, leaf in enumerate(prepared.call.leaves)
+        if isinstance(leaf, torch.Tensor)
+    }

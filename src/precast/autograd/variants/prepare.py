@@ -1,7 +1,7 @@
-"""From one real call to a compiled variant of it: state, constants, overlapping inputs, then the graphs.
+"""From one real call to a flat function that can be traced: its state, its constants, what it does at its border.
 
 Before: ``function(*args, **kwargs)`` over real tensors
-After:  ``CompiledVariant.run(values)`` with ``values`` the module state and the leaves of a call that fits
+After:  ``AnalyzedCall.flat(*tensors) -> tensors``, fake inputs to trace it with, and facts about both
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,30 +10,20 @@ from typing import Any
 
 import torch
 
-from precast.autograd.boundary import FlatCall
-from precast.autograd.boundary.overlapping_inputs import written_parts
-from precast.autograd.call_parts import CallParts, Job
 from precast.autograd.guards.changing_values import SizeRoots
-from precast.autograd.guards.impure_reads import noted_impurities, restored_chance, suspects
-from precast.autograd.guards.sizes import SizeCheck
+from precast.autograd.guards.impure_reads import noted_impurities, suspects
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.state_slots import ModuleSlots, captured_places
-from precast.autograd.uncaptured import NotCapturedError
-from precast.autograd.variants.compile import compile_variant
-from precast.autograd.variants.compiled import CompiledVariant, EagerVariant, OutputPlan, Overlap, has_memory
-from precast.errors import CaptureError
+from precast.autograd.variants.compiled import OutputPlan
 from precast.graph.boundary import BoundaryFacts, GradientInputs
 from precast.trace.capture.number_inputs import NumberInputs
 from precast.trace.capture.prepare import FlatCallable, PreparedCall, prepare
 from precast.trace.executed_code import code_being_noted
-from precast.trace.fake_inputs import FakeInputs
 from precast.trace.functionalize import analyze
 from precast.trace.record import FlatFunction
-from precast.trace.session import tracing_session
 from precast.trace.state.places import Readings
 from precast.trace.state.reachable import reachable_state
 from precast.trace.state.reads import Reads
-from precast.trace.storages import memory_given_away, noted_memory
 
 
 @dataclass(frozen=True)
@@ -97,57 +87,6 @@ def analyze_call(
     )
 
 
-def compile_call(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    slots: ModuleSlots,
-    job: Job,
-    roots: SizeRoots,
-    numbers: NumberInputs | None = None,
-) -> tuple[CompiledVariant, CallParts | None]:
-    """Compile what one call needs; also gives of what its call is made, unless inputs are merged before it.
-
-    Raises ``NotCapturedError`` around whatever comes out of tracing.
-    """
-    with tracing_session(), restored_chance(), noted_memory():
-        try:
-            analyzed = analyze_call(function, args, kwargs, slots, roots, numbers)
-        except Exception as error:
-            raise NotCapturedError(error) from error
-        if analyzed.impure_reads:
-            return EagerVariant.of(function, analyzed.guards, analyzed.impure_reads), None
-        prepared = analyzed.prepared
-        memory = {i: fact.memory_asked for i, fact in enumerate(analyzed.facts.inputs) if fact.memory_asked is not None}
-        if not has_memory(analyzed.tensors, memory):
-            raise NotCapturedError(memory_given_away())
-        overlap = Overlap.of(analyzed.tensors, analyzed.facts.updated, written_parts(analyzed.facts.inputs))
-        replaced = slots.numbers_of(prepared.exchanged)
-        static_inputs = tuple(i for i in range(len(slots) or len(job.static_inputs)) if i not in replaced)
-        job = replace(job, static_inputs=static_inputs, module_names=prepared.module_names)
-        call, parts = _compile_overlapping(
-            analyzed.flat, analyzed.tensors, analyzed.fakes, analyzed.facts, overlap, prepared.fakes, job
-        )
-        overlap = _with_late_updates(overlap, analyzed.tensors, parts)
-    variant = CompiledVariant(
-        call=call,
-        places=_places_of_values(prepared, analyzed.places, len(slots)),
-        state_count=len(slots),
-        captured=analyzed.captured,
-        captured_key=CompiledVariant.key_of(
-            analyzed.tensors, [*analyzed.captured.read(), *analyzed.gradients.read(analyzed.tensors)], analyzed.outputs
-        ),
-        sizes=SizeCheck.of(prepared.fakes.sizes(), _expected_sizes(prepared, len(slots), roots)) if roots else None,
-        overlap=overlap,
-        outputs=analyzed.outputs,
-        guards=analyzed.guards,
-        gradients=analyzed.gradients,
-        replaces_state=bool(replaced),
-        memory_asked=memory,
-    )
-    return variant, parts
-
-
 def _over_tensors(
     function: Callable[..., Any],
     prepared: PreparedCall,
@@ -192,62 +131,3 @@ def _over_tensors(
         )
 
     return run
-
-
-def _compile_overlapping(
-    function: FlatFunction,
-    tensors: Sequence[torch.Tensor],
-    inputs: Sequence[Any],
-    facts: BoundaryFacts,
-    overlap: Overlap,
-    fakes: FakeInputs,
-    job: Job,
-) -> tuple[FlatCall, CallParts | None]:
-    """Compile over inputs that do not overlap, wrapped for a call whose inputs do."""
-    if not overlap.plans:
-        parts = compile_variant(function, inputs, fakes, facts, job)
-        second_order = job.second_order(function, facts) if parts.training else None
-        return parts.assemble(job.compilation, second_order), parts
-    plan, *others = overlap.plans
-    kept = plan.inputs(tensors)
-    known = {id(tensor): value for tensor, value in zip(tensors, inputs, strict=True)}
-    kept_fakes = [known[id(tensor)] if id(tensor) in known else fakes.fake(tensor) for tensor in kept]
-    merged = plan.function(function)
-    with fakes.unrecorded():
-        merged_facts = analyze(merged, kept_fakes, fakes.mode)
-    remaining = replace(overlap, duplicates=None, bases=overlap.bases if others else None)
-    # Positions of state change with the merge; it is only a hint for the partitioner.
-    job = replace(job, static_inputs=())
-    call, _ = _compile_overlapping(merged, kept, kept_fakes, merged_facts, remaining, fakes, job)
-    return plan.call(call), None
-
-
-def _with_late_updates(overlap: Overlap, tensors: Sequence[torch.Tensor], parts: CallParts | None) -> Overlap:
-    """The same for inputs that the backward writes into, which must share no memory with others."""
-    if parts is None or parts.training is None or not parts.training.late_updates:
-        return overlap
-    overlap = Overlap.of(tensors, tuple(sorted({*overlap.written, *parts.training.late_updates})), overlap.parts)
-    if overlap.plans:
-        raise CaptureError(
-            "The backward writes into a tensor that shares memory with another input.",
-            why="the other one would not change with it",
-            fix="Pass tensors that share no memory, or copies.",
-        )
-    return overlap
-
-
-def _places_of_values(prepared: PreparedCall, places: Sequence[int], state_count: int) -> tuple[int, ...]:
-    """Where the tensors are among a call's values, which hold the module state and the leaves only."""
-    state_end = len(prepared.state)
-    leaves_end = state_end + len(prepared.call.leaves)
-    before = [place for place in places if place < state_count]
-    after = [place - state_end + state_count for place in places if state_end <= place < leaves_end]
-    return (*before, *after)
-
-
-def _expected_sizes(prepared: PreparedCall, state_count: int, roots: SizeRoots) -> dict[int, list[int | str]]:
-    return {
-        state_count + number: [roots.get((number, dimension), size) for dimension, size in enumerate(leaf.shape)]
-        for number, leaf in enumerate(prepared.call.leaves)
-        if isinstance(leaf, torch.Tensor)
-    }

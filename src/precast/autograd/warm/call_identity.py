@@ -128,7 +128,7 @@ def _describe_compilers(compilers: CompilersInUse, description: Description) -> 
         description.word(telling(as_options(compiler.options)))
     description.add(compilers.partition)
     _describe_decompositions(compilers.decompositions, description)
-    description.word(str(compilers.keep_inference_input_mutations))
+    description.word(f"{compilers.keep_inference_input_mutations} {compilers.disable_functionalization}")
 
 
 def _describe_decompositions(table: Any, description: Description) -> None:

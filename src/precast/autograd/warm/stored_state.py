@@ -6,7 +6,7 @@ equal, a walk meets them in the same order. What is not found where it was is no
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -15,7 +15,9 @@ from precast.autograd.warm.stored_containers import constant_data, constant_of, 
 from precast.cache import Indescribable
 from precast.trace.state.places import NOWHERE, Place, Readings, Sized
 from precast.trace.state.reachable import ReachableState
-from precast.trace.state.snapshot import Write, Writes
+
+if TYPE_CHECKING:
+    from precast.trace.state.snapshot import Write, Writes
 
 Told = tuple[int, str]
 """A number and a path."""
@@ -46,7 +48,7 @@ def _home(told: Told, state: ReachableState) -> Place:
     return homes[0]
 
 
-def writes_data(writes: Writes, state: ReachableState) -> dict[str, Any]:
+def writes_data(writes: "Writes", state: ReachableState) -> dict[str, Any]:
     """What a call adds to containers in ``state``. Raises Indescribable for all else that it writes."""
     assert writes.tree is not None, "something was written"
     data = tree_data(writes.tree)
@@ -55,25 +57,27 @@ def writes_data(writes: Writes, state: ReachableState) -> dict[str, Any]:
     return {"tree": data, "writes": [_write_data(write, state) for write in writes.writes]}
 
 
-def writes_of(data: dict[str, Any], state: ReachableState) -> Writes:
+def writes_of(data: dict[str, Any], state: ReachableState) -> "Writes":
     """The writes again. Raises Indescribable."""
-    return Writes(tuple(_write(each, state) for each in data["writes"]), _tree(data["tree"]))
+    # It comes with the tracer, which calls without writes start without.
+    from precast.trace.state.snapshot import Write, Writes
+
+    writes = [
+        Write.adding(_sized(each["holder"], state), [], [_key(key, state) for key in each["keys"]])
+        for each in data["writes"]
+    ]
+    return Writes(tuple(writes), _tree(data["tree"]))
 
 
 def _tree(data: Any) -> pytree.TreeSpec:
     return pytree.tree_structure(tree_builder(data)(repeat(0)))
 
 
-def _write_data(write: Write, state: ReachableState) -> dict[str, Any]:
+def _write_data(write: "Write", state: ReachableState) -> dict[str, Any]:
     for number, sized in enumerate(state.sized):
         if write.added_to is not None and sized.holder is write.added_to.holder:
             return {"holder": (number, sized.path), "keys": [_key_data(key, state) for _, key in write.homes]}
     raise Indescribable(f"what the program writes into {write.path}")
-
-
-def _write(data: dict[str, Any], state: ReachableState) -> Write:
-    sized = _sized(data["holder"], state)
-    return Write.adding(sized, [], [_key(key, state) for key in data["keys"]])
 
 
 def _sized(told: Told, state: ReachableState) -> Sized:
