@@ -15,6 +15,7 @@ from precast.errors import InputTypeError, InputValueError
 from precast.export.program import ExportedProgram
 from precast.export.serialize import schema
 from precast.export.serialize.document import to_document
+from precast.export.torch_files.convert import from_torch, is_torch_program
 
 FileLike = str | os.PathLike[str] | BinaryIO
 
@@ -37,6 +38,8 @@ def save(
     >>> load(file).module()(torch.tensor([-1.0, 1.0]))
     tensor([0., 1.])
     """
+    if is_torch_program(ep):
+        ep = from_torch(ep)
     if not isinstance(ep, ExportedProgram):
         raise InputTypeError(
             f"save() was given a {type(ep).__name__}.",

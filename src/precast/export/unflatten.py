@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from precast.errors import ExportError
 from precast.export.kept_calls import KeptCall, kept_calls
 from precast.export.program import ExportedProgram
+from precast.export.torch_files.convert import from_torch
 from precast.export.unlift import ExportedModule, ensure_module, finish_module
 from precast.graph.nodes import has_value, set_value, value_of
 
@@ -110,6 +111,7 @@ def unflatten(module: ExportedProgram, flat_args_adapter: FlatArgsAdapter | None
     >>> [name for name, _ in unflatten(export(model, (torch.ones(1, 2),))).named_children()]
     ['0', '1']
     """
+    module = from_torch(module)
     if module.graph_signature.backward_signature is not None:
         raise ExportError(
             "A program with gradients has no module hierarchy.",

@@ -243,5 +243,9 @@ def test_what_needs_pickle_is_refused_by_name():
 
 def test_programs_of_pytorch_are_taken_where_modules_are():
     program = exported(CASES["dropout"])
-    compiled = precast.compile(program, backend="interpret")
-    torch.testing.assert_close(compiled(*CASES["dropout"].args), program.module()(*CASES["dropout"].args))
+    args, file = CASES["dropout"].args, io.BytesIO()
+    precast.save(program, file)
+    wanted = program.module()(*args)
+    taken = [precast.compile(program, backend="interpret"), precast.unflatten(program), precast.load(file).module()]
+    for module in taken:
+        torch.testing.assert_close(module(*args), wanted)
