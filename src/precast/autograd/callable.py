@@ -71,7 +71,7 @@ class _Repeated(NamedTuple):
 
 
 class AotCallable:
-    """``function``, compiled; calls like it, and gives its results, effects and gradients.
+    """``function``, compiled; called like it, with its results, effects and gradients.
 
     ``dynamic`` says whether sizes are symbols; ``None`` makes those so that change. The first ``leading_state`` inputs
     live on between calls. With ``graph_breaks``, what cannot be captured runs in Python, its modules compiled.

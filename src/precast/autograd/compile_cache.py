@@ -164,7 +164,7 @@ _log = logging.getLogger("precast.autograd")
 def start_graph(compiler: Compiler, module: fx.GraphModule, name: str) -> Finish:
     """Hand one graph to a compiler, or to its cache, under its name, with its placeholders' fake values as examples.
 
-    What is returned gives the compiled graph; a compiler may be at work in between.
+    What is returned returns the compiled graph when called; a compiler may be at work in between.
     """
     examples = [value_of(node) for node in placeholders_of(module.graph)]
     with compiling(name):

@@ -74,7 +74,7 @@ def shared(path: Path) -> Iterator[None]:
 
 @contextmanager
 def alone(path: Path, *, patience: float = 0.0) -> Iterator[bool]:
-    """While active, nobody else is; gives False if others were there for all of ``patience`` seconds."""
+    """While active, nobody else is; yields False if others were there for all of ``patience`` seconds."""
     deadline = time.monotonic() + patience
     with _opened(path) as descriptor:
         while not (owned := _try_alone(descriptor)) and time.monotonic() < deadline:

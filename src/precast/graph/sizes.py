@@ -72,7 +72,7 @@ class SymbolicSizes:
         return [guard for guard in known if not holds(guard.condition, binding)]
 
     def out_of_range(self, binding: Mapping[sympy.Symbol, int]) -> list[tuple[SizeSymbol, int]]:
-        """The symbols whose bound size lies outside their range, with that size."""
+        """The symbols whose bound size is outside their range, with that size."""
         bound = [(symbol, binding[symbol.symbol]) for symbol in self.symbols if symbol.symbol in binding]
         return [(symbol, size) for symbol, size in bound if size not in symbol.range]
 

@@ -1,4 +1,4 @@
-"""What an entry takes and gives, as plain data: the text behind `precast_entry_json` and part of a file's manifest."""
+"""What an entry takes and returns, as data: the text behind `precast_entry_json` and part of a file's manifest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from precast.native.loops.program import FallbackStep, LoopProgram, Plan, SizeSo
 
 @dataclass(frozen=True)
 class Storage:
-    """Where a tensor of the state lies among stored weights: in which one, from which element, with which strides."""
+    """Where a tensor of the state is among stored weights: in which one, from which element, with which strides."""
 
     name: str
     offset: int

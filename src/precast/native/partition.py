@@ -1,4 +1,4 @@
-"""The split that native code likes: images that the backward is given, and those inside it, lie channels last.
+"""The split that native code likes: images that the backward is given, and those inside it, are laid out channels last.
 
 Before: ``conv`` is saved as ``f32[8, 64, 56, 56]`` with strides (200704, 3136, 56, 1), as eager lays it out
 After:  the same with strides (200704, 1, 3584, 64), for the forward's result and the backward's input
@@ -123,7 +123,7 @@ def _take_apart(graph: fx.Graph, norm: fx.Node) -> None:
         scale = spread if weight is None else call(_aten.mul.Tensor, spread, weight)
         value = call(_aten.mul.Tensor, call(_aten.sub.Tensor, source, along_channels(mean)), along_channels(scale))
         value = value if bias is None else call(_aten.add.Tensor, value, along_channels(bias))
-    # The steps would lie as their operands do, the norm need not.
+    # The steps would be laid out as their operands are, the norm need not.
     set_value(value, value_of(output))
     output.replace_all_uses_with(value)
     graph.erase_node(output)
@@ -150,7 +150,7 @@ _BY_MEMORY = (
     _aten.as_strided.default, _aten.as_strided_scatter.default, _aten.view.default, _aten._unsafe_view.default,
     _aten.view.dtype, _aten.view_as_complex.default,
 )  # fmt: skip
-"""Operators that depend on how their argument lies in memory, if torch should run them."""
+"""Operators that depend on how their argument is laid out in memory, if torch should run them."""
 
 
 def native_partition(
@@ -170,7 +170,7 @@ def native_partition(
 
 
 def lay_out_saved_images(forward: fx.GraphModule, backward: fx.GraphModule, *, num_fwd_outputs: int) -> None:
-    """Change, in place, what tracing says of saved values that lie between convolutions."""
+    """Change, in place, what tracing says of saved values that are between convolutions."""
     results = results_of(forward.graph)
     kept = _seen_through_views(results[:num_fwd_outputs])
     saved = {node.name: node for node in results[num_fwd_outputs:] if isinstance(node, fx.Node) and node not in kept}
@@ -191,7 +191,7 @@ def lay_out_inner_images(backward: fx.GraphModule) -> None:
 
 
 def _seen_through_views(results: Sequence[object]) -> set[fx.Node]:
-    """Results, and what they are views of: how that lies, the caller sees."""
+    """Results, and what they are views of: how that is laid out, the caller sees."""
     seen: set[fx.Node] = set()
     for node in results:
         while isinstance(node, fx.Node) and node not in seen:
@@ -201,7 +201,7 @@ def _seen_through_views(results: Sequence[object]) -> set[fx.Node]:
 
 
 def _lay_out(node: fx.Node) -> None:
-    """Say that ``node`` lies channels last; where it is one of several results, its operator says so too."""
+    """Say that ``node`` is laid out channels last; where it is one of several results, its operator says so too."""
     value = value_of(node)
     assert isinstance(value, FakeTensor)
     with value.fake_mode:
@@ -242,7 +242,7 @@ def _images(graph: fx.Graph) -> set[str]:
 
 
 def _beside(node: fx.Node) -> Iterator[fx.Node]:
-    """What a node reads and who reads it; of an operator with several results, all that it reads and gives."""
+    """What a node reads and who reads it; of an operator with several results, all that it reads and returns."""
     for each in (*node.all_input_nodes, *node.users):
         if each.target not in _CONVOLUTIONS and has_value(each) and isinstance(value_of(each), tuple | list):
             yield from (*each.all_input_nodes, *each.users)

@@ -331,7 +331,7 @@ def _is_native(module: fx.GraphModule, device: str) -> bool:
 
 
 def may_be_held(value: object, arguments: object, device: str) -> bool:
-    """Whether native code can hold what a call gives, and all that it takes."""
+    """Whether native code can hold what a call returns, and all that it takes."""
     values = value if isinstance(value, tuple | list) else (value,)
     is_expressible = any(isinstance(each, torch.Tensor) for each in values)
     are_buffers = all(_may_be_buffer(each, device) for each in values)

@@ -3,7 +3,7 @@
 Symbolic sizes count by the size they were traced with; asking for it adds no guard.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -109,8 +109,3 @@ def _hinted_shapes(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return [size_hint(size) for size in value.shape]
     return [_hinted_shapes(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-def total_flops(nodes: Iterable[fx.Node]) -> int:
-    """Return the floating-point operations of all ``nodes``."""
-    return sum(flops(node) for node in nodes)

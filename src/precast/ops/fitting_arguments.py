@@ -1,6 +1,6 @@
 """What must hold of the arguments of operators that do not look at them.
 
-Their kernels take shapes of saved tensors and indices on trust, since autograd gives right ones; a program from a file
+Their kernels take shapes of saved tensors and indices on trust, since autograd has right ones; a program from a file
 may give others. Each rule says what must hold, in terms of the operator's own argument names.
 """
 

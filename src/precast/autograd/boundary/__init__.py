@@ -1,6 +1,6 @@
 """What stands between a caller and functional graphs: one small wrapper per thing that eager does and graphs do not.
 
-A wrapper takes a ``FlatCall``, a function from one list of inputs to one list of outputs, and gives another one. A
+A wrapper takes a ``FlatCall``, a function from one list of inputs to one list of outputs, and returns another one. A
 variant is built from the wrappers that its facts ask for, and from no others.
 """
 

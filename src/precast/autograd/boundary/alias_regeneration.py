@@ -5,9 +5,9 @@ After:  ``outer([x]) -> [a view of the caller's own x]``
 
 So are outputs that require grad although nothing flows from them to an input.
 
-Where a traced value lies in memory, for a real call: sizes, strides and offset from the sizes of the inputs.
+Where a traced value is in memory, for a real call: sizes, strides and offset from the sizes of the inputs.
 
-What a compiler returns has the right numbers in it, but may lie anywhere; an alias that the caller gets must be cut out
+What a compiler returns has the right numbers in it, but may be anywhere; an alias that the caller gets must be cut out
 of the caller's own memory exactly as eager cuts it.
 """
 
@@ -83,11 +83,11 @@ _FROM_INPUTS = (Relation.IS_INPUT, Relation.VIEW_OF_INPUT)
 _FROM_OUTPUTS = (Relation.IS_OUTPUT, Relation.VIEW_OF_OUTPUT)
 
 _Alias = tuple[int, OutputFacts, TracedLayout | None]
-"""An output's position, its facts, and where it lies if that must be computed."""
+"""An output's position, its facts, and where it is if that must be computed."""
 
 
 def regenerate_aliases(inner: FlatCall, facts: BoundaryFacts, fakes: Sequence[Any]) -> FlatCall:
-    """Wrap ``inner``, which gives outputs and then intermediate bases, so that it gives outputs only, aliased right.
+    """Wrap ``inner``, which returns outputs and then intermediate bases, to return outputs only, aliased right.
 
     ``fakes`` are the inputs that it was traced with.
     """

@@ -243,7 +243,7 @@ def _gradients_of_some(
 
 
 def _gradients_and_updates(graph: BoxedCall, arguments: list[Any], written: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """What a backward gives that writes into tensors, which it takes as they are now."""
+    """What a backward returns that writes into tensors, which it takes as they are now."""
     results = graph([*arguments, *written])
     start = len(results) - len(written)
     with torch.no_grad():

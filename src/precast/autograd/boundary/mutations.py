@@ -11,7 +11,7 @@ After:  ``graph(x): copy_(x, x_new); return (y,)``
 Tells compilers which results they may write into the memory of the inputs that these update.
 
 Before: ``graph(x, y) -> (x_new, y + 1)``, and nothing said of ``x_new``
-After:  the same graph; its placeholder ``x`` says that result 0 may lie where ``x`` lies
+After:  the same graph; its placeholder ``x`` says that result 0 may be where ``x`` is
 
 Not where somebody sees the old value afterwards, or would see what the caller does to the input later: gradients that
 are computed from it, a result that is the input itself, a result that is the new value.
@@ -41,7 +41,7 @@ _is_inference = torch.Tensor.is_inference
 
 @dataclass(frozen=True)
 class Update:
-    """One input that is updated: what happens to it, and where it lies afterwards if that changes."""
+    """One input that is updated: what happens to it, and where it is afterwards if that changes."""
 
     number: int
     facts: InputFacts
@@ -138,7 +138,7 @@ def _take_shape(
 
 
 def keep_mutations(module: fx.GraphModule, facts: BoundaryFacts) -> BoundaryFacts:
-    """Let the graph write the inputs of which only data change; gives the facts of what is left to do outside."""
+    """Let the graph write the inputs of which only data change; returns the facts of what is left to do outside."""
     graph = module.graph
     placeholders, results, output = placeholders_of(graph), results_of(graph), graph.output_node()
     kept = [number for number in facts.updated if not facts.inputs[number].mutates_metadata]

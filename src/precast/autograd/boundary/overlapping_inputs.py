@@ -121,7 +121,7 @@ def _overlapping(values: Sequence[Any]) -> list[list[int]]:
 
 
 def storage_of(value: Any) -> int | None:
-    """What tensors have in common whose elements lie in one memory; ``None`` for what has no element there."""
+    """What tensors have in common whose elements are in one memory; ``None`` for what has no element there."""
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel():
         number: int = value.untyped_storage()._cdata
         return number

@@ -37,7 +37,7 @@ def ambient_key() -> tuple[Any, ...]:
 def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
     """Everything about the inputs, sizes included.
 
-    A plain tensor's elements are what lies in its memory: it is not sparse, nor lazily conjugated or negated.
+    A plain tensor's elements are what is in its memory: it is not sparse, nor lazily conjugated or negated.
     """
     strided = torch.strided
     return tuple(
@@ -126,7 +126,7 @@ def _special_sizes(tensor: torch.Tensor) -> tuple[int | None, ...]:
 def memory_order(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """``None`` for contiguous tensors; the order of dimensions for dense ones; the strides themselves for others.
 
-    What lies row by row only because sizes of 1 do not count is of the other order: eager asks for it, too.
+    What is laid out row by row only because sizes of 1 do not count is of the other order: eager asks for it, too.
     """
     if tensor.is_contiguous():
         inner_to_outer = range(tensor.dim() - 1, -1, -1)

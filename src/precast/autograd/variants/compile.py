@@ -58,7 +58,7 @@ def compile_call(
     roots: SizeRoots,
     numbers: NumberInputs | None = None,
 ) -> tuple[CompiledVariant, CallParts | None]:
-    """Compile what one call needs; also gives of what its call is made, unless inputs are merged before it.
+    """Compile what one call needs; also returns of what its call is made, unless inputs are merged before it.
 
     Raises ``NotCapturedError`` around whatever comes out of tracing.
     """

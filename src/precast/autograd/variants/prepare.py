@@ -95,7 +95,7 @@ def _over_tensors(
     guards: StateGuards,
     numbers: NumberInputs | None,
 ) -> FlatFunction:
-    """The prepared function over tensor inputs alone, giving tensor outputs alone; the rest are constants.
+    """The prepared function over tensor inputs alone, with tensor outputs alone; the rest are constants.
 
     It may run again much later, for gradients of gradients: it holds no tensor of the call, reads ``state`` anew, and
     finds what it read of Python's state as it was.

@@ -21,7 +21,7 @@ from precast.graph.opened_objects import Held
 from precast.trace.capture.argument_containers import ArgumentContainer
 
 Build = Callable[[Iterator[Any]], Any]
-"""Takes as many leaves as it needs, and gives the container."""
+"""Takes as many leaves as it needs, and returns the container."""
 
 
 def tree_data(tree: pytree.TreeSpec) -> Any:

@@ -1,6 +1,6 @@
 """The gradient of sampling images at points of a grid.
 
-A point takes its value from a few pixels, each with a weight that depends on where the point lies. So the image's
+A point takes its value from a few pixels, each with a weight that depends on where the point is. So the image's
 gradient is a scatter of the result's, weighted; and the point's is the sum over its pixels of their values times the
 slopes of their weights.
 """
@@ -20,7 +20,7 @@ _SHARPNESS = -0.75
 
 @dataclass(frozen=True)
 class _Axis:
-    """Points along one axis of an image, in pixels: where they lie, and how that changes with the grid's number."""
+    """Points along one axis of an image, in pixels: where they are, and how that changes with the grid's number."""
 
     size: int
     position: Tensor
@@ -52,7 +52,7 @@ class _Axis:
         return reflected, slope * sign * torch.where(is_even, 1.0, -1.0).to(slope.dtype)
 
     def pixel(self, number: Tensor) -> tuple[Tensor, Tensor]:
-        """A pixel by its number, which may lie outside, and whether it is one of the image's."""
+        """A pixel by its number, which may be outside, and whether it is one of the image's."""
         is_inside = (number >= 0) & (number <= self.size - 1)
         return number.clamp(0, self.size - 1).to(torch.int64), is_inside
 

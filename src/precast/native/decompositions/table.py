@@ -6,11 +6,11 @@ Operators of the Core ATen set that are decomposed before lowering: their parts 
 
 What stands here has no rule of its own. Everything outside the core set is decomposed by torch's table anyway.
 
-Elementwise operators that are decomposed lie in memory as the whole operator's result would.
+Elementwise operators that are decomposed are laid out in memory as the whole operator's result would.
 
 Before::
 
-    logaddexp(x, y)      x and y lie differently: eager looks at both, and its parts each at their own operands
+    logaddexp(x, y)      x and y are laid out differently: eager looks at both, and its parts each at their own operands
 
 After::
 

@@ -29,7 +29,7 @@ class Buffer:
         return (self.dtype, self.shape, self.strides) == (other.dtype, other.shape, other.strides)
 
     def offset(self, indices: tuple[Index, ...]) -> Index:
-        """How many elements from the start the element at `indices` lies."""
+        """How many elements from the start the element at `indices` is."""
         assert len(indices) == len(self.shape), f"{self.name} has {len(self.shape)} dims, not {len(indices)}"
         return _offset(indices, self.strides)
 

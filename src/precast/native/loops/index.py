@@ -1,7 +1,7 @@
 """Whole-number expressions over loop variables and dynamic sizes: subscripts, strides, sizes and offsets.
 
 An ``Index`` is a polynomial with integer coefficients in normal form, so equal expressions compare equal, and most of
-what views produce simplifies by itself: splitting a flat index by a size and joining it again gives it back.
+what views produce simplifies by itself: splitting a flat index by a size and joining it again returns it.
 Own type, not sympy: these are built by the ten thousand, and need four operations and two bounds.
 """
 
@@ -88,7 +88,7 @@ class Computed:
     """A subscript that the loop computes, e.g. loads: a whole number from 0 up to, not including, `extent`.
 
     Made by ``scalars.computed``; `mentioned` is what the value's own subscripts depend on. Whoever reads or writes at a
-    subscript whose range is not certain guards it; where `is_certain`, the value is known to lie in its range.
+    subscript whose range is not certain guards it; where `is_certain`, the value is known to be in its range.
     """
 
     name: str
@@ -279,7 +279,7 @@ def coefficient_of(value: Index, variable: Variable) -> Index | None:
 
 
 def evaluate(value: Index, resolve: Callable[[Symbol | Variable | Computed], int]) -> int:
-    """Compute the number; `resolve` gives the value of each variable, size and computed subscript (arrays work too)."""
+    """Compute the number; `resolve` returns the value of each variable, size and computed subscript (or an array)."""
     total = 0
     for monomial, coefficient in value.terms:
         term = coefficient

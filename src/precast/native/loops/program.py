@@ -356,7 +356,7 @@ class LoopProgram:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where temporaries lie in the arena: offsets in bytes, and its size; expressions of the program's sizes."""
+    """Where temporaries are in the arena: offsets in bytes, and its size; expressions of the program's sizes."""
 
     offsets: dict[Buffer, Index]
     arena_size: Index

@@ -117,7 +117,7 @@ def replace_buffers(body: tuple[Statement, ...], names: Mapping[Buffer, Buffer])
 
 
 def with_buffers(step: Step, names: Mapping[Buffer, Buffer]) -> Step:
-    """The step with other buffers of the same sizes; they may lie otherwise where whole ones are read or written."""
+    """The step with other buffers of the same sizes; where whole ones are read or written, in any layout."""
     if names.keys().isdisjoint((*read_by(step), *written_by(step))):
         return step
     match step:
@@ -158,7 +158,7 @@ def _with_buffer(view: View, names: Mapping[Buffer, Buffer]) -> View:
     new = names[view.buffer]
     if view == whole(view.buffer):
         return whole(new)
-    assert new.strides == view.buffer.strides, "a view of a part is a view of how it lies in memory"
+    assert new.strides == view.buffer.strides, "a view of a part is a view of how it is laid out in memory"
     return replace(view, buffer=new)
 
 

@@ -144,7 +144,7 @@ def _copy_in(kernel: Kernel) -> _Copy | None:
 
 
 def _has_same_place(load: Load, store: Store) -> bool:
-    """Whether each element lies as far from the start of its buffer after a copy as before, whatever the shapes."""
+    """Whether each element is as far from the start of its buffer after a copy as before, whatever the shapes."""
     source, target = load.buffer, store.buffer
     is_as_large = (source.dtype, source.byte_size) == (target.dtype, target.byte_size)
     has_as_many = product(source.shape) == product(target.shape)

@@ -11,7 +11,7 @@ After::
     for i0, i1:  result[i0, i1] = sin(result[i0, i1])
 
 It is one buffer then, and not two at one place: a kernel's pointers are promised not to overlap. Likewise for what a
-kernel makes for itself, row by row: the powers of a softmax lie where its result is going to.
+kernel makes for itself, row by row: the powers of a softmax are where its result is going to.
 
 Give every temporary buffer a place in one block of memory, the arena, so that buffers in use never overlap.
 
@@ -53,7 +53,7 @@ def overwrite_dying(program: LoopProgram) -> LoopProgram:
         if not isinstance(step, Kernel) or not (len(step.body) == 1 and isinstance(step.body[0], Loop)):
             continue
         dying = [each for each in step.read if each in free and last[each] == number]
-        # What was made here first: it lies between what was made before and the result, and both may get its place.
+        # What was made here first: it is between what was made before and the result, and both may get its place.
         dying.sort(key=lambda each: first[each] < number)
         made = _made_once(step.body[0]) if dying else {}
         for target in step.written if dying else ():

@@ -230,7 +230,7 @@ def _along(loop: Loop) -> Variable | None:
 
 
 def _across(loop: Loop) -> Variable | None:
-    """The variable of this loop along which what the loops inside read lies side by side, if along none of theirs."""
+    """The variable of this loop along which what the loops inside read is side by side, if along none of theirs."""
     inner = tuple(each for each in loop.body if isinstance(each, Loop))
     inside, outside = set(variables_of(inner)), set[Variable]()
     for load in loads_of(inner):

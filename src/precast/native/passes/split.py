@@ -1,6 +1,6 @@
 """Split loops where views would divide in every iteration.
 
-Before: ``for i0 < 768:  y[i0] = x[i0 // 64, i0 % 64]``, where `x` lies otherwise in memory
+Before: ``for i0 < 768:  y[i0] = x[i0 // 64, i0 % 64]``, where `x` is laid out otherwise in memory
 After:  ``for i0 < 12, i1 < 64:  y[i0*64 + i1] = x[i0, i1]``
 
 Give each piece of a result that is put together of many a loop of its own.
@@ -53,7 +53,7 @@ def _visit(statement: Statement) -> Statement:
 def _divided(loop: Loop) -> tuple[Variable, Index] | None:
     """A variable that is divided somewhere below, and by what."""
     for place in dict.fromkeys(places_of(loop.body)):
-        # In an order that does not depend on hashes: the same program gives the same code in every process.
+        # In an order that does not depend on hashes: the same program has the same code in every process.
         for part in sorted(atoms(place), key=lambda each: each.text):
             if isinstance(part, Quotient | Remainder):
                 for variable in loop.variables:
@@ -75,7 +75,7 @@ SHORTEST_PIECE = 16
 
 @dataclass(frozen=True)
 class _Piece:
-    """What is computed where a variable lies in a range; `condition` says so."""
+    """What is computed where a variable is in a range; `condition` says so."""
 
     variable: Variable
     first: int
@@ -127,7 +127,7 @@ def _pieces(value: Scalar, variables: Sequence[Variable]) -> list[_Piece]:
 
 
 def _fill(pieces: Sequence[_Piece]) -> bool:
-    """Whether pieces lie side by side along one variable, from its beginning to its end."""
+    """Whether pieces are side by side along one variable, from its beginning to its end."""
     first, last = pieces[0], pieces[-1]
     is_side_by_side = all(before.end == after.first for before, after in pairwise(pieces))
     is_whole = first.first == 0 and constant(last.end) == last.variable.extent

@@ -90,7 +90,7 @@ def _ordered(statement: Statement) -> Statement:
 
 
 def _reads_along(loop: Loop, variables: list[Variable]) -> bool:
-    """Whether all that loops inside read anew lies side by side along one of the variables."""
+    """Whether all that loops inside read anew is side by side along one of the variables."""
     inner = [each for each in loop.body if isinstance(each, Loop)]
     inside = {variable for each in inner for variable in variables_of((each,))}
     offsets = [load.buffer.offset(load.indices) for load in loads_of(tuple(inner))]

@@ -1,4 +1,4 @@
-"""Write the new values of inputs where the old ones lie.
+"""Write the new values of inputs where the old ones are.
 
 Before::
 

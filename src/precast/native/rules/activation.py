@@ -113,7 +113,7 @@ def gelu_of(x: Scalar, approximate: str) -> Scalar:
 
 
 def gelu_doubled_of(x: Scalar) -> Scalar:
-    """Gelu as eager computes it of numbers that lie row by row, and a routine's epilogue does.
+    """Gelu as eager computes it of numbers that are laid out row by row, and a routine's epilogue does.
 
     What is doubled on the way may become infinite, and what is infinite becomes NaN.
     """

@@ -118,7 +118,7 @@ def attention(
 
     def power(at: Indices) -> Scalar:
         top = Load(peak, at[:3])
-        # A row that sees nothing has no largest score, and gives 0.
+        # A row that sees nothing has no largest score, and is 0.
         is_blind = apply("eq", top, as_scalar(MINUS_INFINITY, dtype))
         return apply("exp", score(at) - apply("where", is_blind, as_scalar(0, dtype), top))
 

@@ -33,7 +33,7 @@ _NOWHERE = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True)
 class _Bags:
-    """Which bag each element of `indices` lies in, and how many elements each bag has, padding left out."""
+    """Which bag each element of `indices` is in, and how many elements each bag has, padding left out."""
 
     indices: Buffer
     bag_of: Buffer

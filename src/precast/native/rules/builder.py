@@ -1,4 +1,4 @@
-"""What lowering rules write with: each call adds a step and gives the buffer it fills."""
+"""What lowering rules write with: each call adds a step and returns the buffer it fills."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Formula = Callable[..., Scalar]
 
 @dataclass(frozen=True)
 class Result:
-    """What tracing says an operator gives; without strides, row-major."""
+    """What tracing says an operator returns; without strides, row-major."""
 
     dtype: str
     shape: Indices
@@ -78,7 +78,7 @@ class Builder:
         return made
 
     def result_buffer(self, result: Result | None = None) -> Buffer:
-        """The buffer for what the node gives, in eager's layout where that is dense."""
+        """The buffer for what the node returns, in eager's layout where that is dense."""
         result = result or self.result
         strides = result.strides if result.strides and is_dense(result.shape, result.strides) else None
         return self.buffer(result.dtype, result.shape, strides)

@@ -14,7 +14,7 @@ from precast.native.rules.builder import Builder, Indices, Operand, Result, is_f
 
 @dataclass(frozen=True)
 class Place:
-    """A computed subscript and whether it lies inside its dimension: the guard of whatever is read or written there."""
+    """A computed subscript and whether it is inside its dimension: the guard of whatever is read or written there."""
 
     index: Index
     is_inside: Scalar
@@ -49,7 +49,7 @@ def place(name: str, position: Scalar, size: Index, *, wraps: bool = False) -> P
 
 
 def sure_place(name: str, position: Scalar, size: Index) -> Index:
-    """`position` as a subscript that is known to lie inside."""
+    """`position` as a subscript that is known to be inside."""
     return computed(name, cast(position, "i64"), size, is_certain=True)
 
 

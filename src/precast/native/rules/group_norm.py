@@ -1,6 +1,6 @@
 """Group normalization and its gradient: sums over each channel, joined to those of its group.
 
-Whether an image lies channels first or last, a sum over one channel runs along memory; a sum over a group does not.
+Whether channels come first or last in memory, a sum over one channel runs along it; a sum over a group does not.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def take(builder: Builder, source: Buffer, index: Buffer) -> Buffer:
 
 @dataclass(frozen=True)
 class Advanced:
-    """What ``source[indices]`` means: the shape of the choice, and where in `source` each of its elements lies."""
+    """What ``source[indices]`` means: the shape of the choice, and where in `source` each of its elements is."""
 
     shape: Indices
     locate: Callable[[Indices], tuple[Indices, Scalar]]

@@ -228,7 +228,7 @@ def _placeholder(node: fx.Node, builder: Builder, inputs: list[Buffer]) -> Lower
 
 
 def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> Lowered:
-    # An operator that gives nothing (a check) carries no value.
+    # An operator that returns nothing (a check) carries no value.
     value = value_of(node) if has_value(node) else None
     if isinstance(value, torch.SymInt) and rule_for(node.target) is None:
         return to_index(value)
@@ -364,9 +364,9 @@ def _returned(node: fx.Node) -> Sequence[object]:
 
 
 def _wanted_strides(buffer: Buffer, node: object, target: Buffer | None) -> Indices:
-    """How eager lays out what is returned, where that is dense; a dimension of size 1 may lie anyhow.
+    """How eager lays out what is returned, where that is dense; a dimension of size 1 may have any stride.
 
-    What may be written into the memory of `target` lies as that does.
+    What may be written into the memory of `target` is laid out as that is.
     """
     assert isinstance(node, fx.Node)
     if target is not None and target.shape == buffer.shape and is_dense(target.shape, target.strides):

@@ -28,7 +28,7 @@ Gradients = tuple[Buffer | None, Buffer | None, Buffer | None]
 class Grouping:
     """Which elements of an input share a mean, and which share a weight.
 
-    `shape` is the input's. Elements along `shared` dims share a mean; `statistic` and `parameter` say where theirs lie.
+    `shape` is the input's. Elements along `shared` dims share a mean; `statistic` and `parameter` say where theirs are.
     `parameter_shared` are the dims along which a weight is shared.
     """
 
@@ -126,7 +126,7 @@ def normalize(
 
 
 def as_result(builder: Builder, buffer: Buffer, result: Result) -> Buffer:
-    """`buffer` as the node gives it; itself, if it is that already."""
+    """`buffer` as the node returns it; itself, if it is that already."""
     if buffer.dtype == result.dtype and buffer.shape == result.shape:
         return buffer
     return builder.define(lambda at: cast(Load(buffer, at), result.dtype), result)

@@ -40,7 +40,7 @@ def _overloads(name: str) -> list[OpOverload]:
 
 def _named_rule(operation: str) -> Rule:
     def rule(builder: Builder, *operands: Operand) -> Buffer:
-        # What compares gives bool, so the type to compare in comes from the arguments; else it is the result's.
+        # What compares returns bool, so the type to compare in comes from the arguments; else it is the result's.
         compute = promoted_dtype(operands) if operation in PREDICATES else ""
         if operation.startswith("logical"):
             return builder.pointwise(lambda *values: apply(operation, *(cast(value, "bool") for value in values)),
@@ -91,7 +91,7 @@ def addcdiv(builder: Builder, source: Buffer, first: Buffer, second: Buffer, *, 
 @lowering(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(builder: Builder, start: Buffer, end: Buffer, weight: Operand) -> Buffer:
     def formula(a: Scalar, b: Scalar, w: Scalar) -> Scalar:
-        # From the nearer end, so that a weight of 1 gives exactly the end.
+        # From the nearer end, so that a weight of 1 is exactly the end.
         near = a + w * (b - a)
         far = b - (b - a) * (1.0 - w)
         return apply("where", apply("lt", apply("abs", w), as_scalar(0.5, w.dtype)), near, far)

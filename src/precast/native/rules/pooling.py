@@ -1,4 +1,4 @@
-"""Pooling as reductions over windows, and its gradients as reductions over the windows that an element lies in."""
+"""Pooling as reductions over windows, and its gradients as reductions over the windows that an element is in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Sizes = Sequence[Index | int]
 class Window:
     """One dimension of a pool: output `o` covers inputs from ``start(o)`` up to ``end(o)``, every `step`-th.
 
-    `taps` is the most that any window covers; `holders` the most windows that any input lies in.
+    `taps` is the most that any window covers; `holders` the most windows that any input is in.
     """
 
     inputs: Index
@@ -94,7 +94,7 @@ def adaptive_windows(source: Indices, result: Indices, count: int) -> list[Windo
 
 
 def tap_places(windows: list[Window], at: Indices) -> tuple[Indices, Scalar]:
-    """Where in the input tap ``at[-n:]`` of output ``at[-2n:-n]`` lies, and whether it lies in it at all."""
+    """Where in the input tap ``at[-n:]`` of output ``at[-2n:-n]`` is, and whether it is in it at all."""
     count = len(windows)
     leading, outputs, taps = at[: len(at) - 2 * count], at[len(at) - 2 * count : len(at) - count], at[len(at) - count :]
     found = tuple(window.start(o) + tap * window.step for window, o, tap in zip(windows, outputs, taps, strict=True))
@@ -107,7 +107,7 @@ def tap_places(windows: list[Window], at: Indices) -> tuple[Indices, Scalar]:
 
 
 def nearest_tap_places(windows: list[Window], at: Indices) -> tuple[Indices, Scalar | None]:
-    """As `tap_places`, but taps that lie outside become the nearest inside, where that is a tap of the same window.
+    """As `tap_places`, but taps that are outside become the nearest inside, where that is a tap of the same window.
 
     A window without gaps covers some of the input, so it is. Taps that come twice do no harm to a maximum, and loops
     without conditions are quick.
@@ -126,7 +126,7 @@ def _is_exact(window: Window) -> bool:
 
 
 def holder_places(windows: list[Window], at: Indices) -> tuple[Indices, Scalar]:
-    """The ``at[-n:]``-th window that input ``at[-2n:-n]`` may lie in, and whether it does."""
+    """The ``at[-n:]``-th window that input ``at[-2n:-n]`` may be in, and whether it is."""
     count = len(windows)
     leading, inputs, turns = at[: len(at) - 2 * count], at[len(at) - 2 * count : len(at) - count], at[len(at) - count :]
     outputs = tuple(window.first_holder(i) + turn for window, i, turn in zip(windows, inputs, turns, strict=True))
@@ -145,7 +145,7 @@ def _dims(shape: Indices, count: int) -> tuple[int, ...]:
 
 
 def max_pool(builder: Builder, source: Buffer, windows: list[Window]) -> tuple[Buffer, Buffer]:
-    """The largest of each window, and where in its plane it lies: the first, if there are several."""
+    """The largest of each window, and where in its plane it is: the first, if there are several."""
     values_result, places_result = builder.results
     dtype = math_dtype(source.dtype)
     lowest = as_scalar(neutral("max", dtype), dtype)
@@ -231,7 +231,7 @@ def adaptive_max_pool_backward(builder: Builder, gradient: Buffer, source: Buffe
 
 
 def _divisor(windows: list[Window], outputs: Indices, padding: Sequence[Index], *, counts_padding: bool) -> Scalar:
-    """How many elements each window has; padding counts if it is asked to, what lies beyond it never does."""
+    """How many elements each window has; padding counts if it is asked to, what is beyond it never does."""
     total = constant(1)
     for window, o, pad in zip(windows, outputs, padding, strict=True):
         end = minimum(window.end(o), window.inputs + pad)

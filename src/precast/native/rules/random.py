@@ -325,7 +325,7 @@ def _up_to_limit(builder: Builder, state: Buffer, low: int) -> Buffer:
 
 @drawing(aten.randperm.default)
 def randperm(builder: Builder, state: Buffer, count: int | Index, **_: object) -> Buffer:
-    """Where each element of a list of random numbers comes to lie when the list is sorted."""
+    """Where each element of a list of random numbers comes to be when the list is sorted."""
     keys = Result("i64", builder.result.shape)
     stream = Stream(state, keys.shape)
     with builder.part("keys"):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Declined:
-    """What a rule gives where it does not know these arguments: the operator falls back."""
+    """What a rule returns where it does not know these arguments: the operator falls back."""
 
 
 DECLINED = Declined()
@@ -24,9 +24,9 @@ DECLINED = Declined()
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a rule gives whose result has a size that depends on data: `count`, one whole number, at most `bound`.
+    """What a rule returns whose result has a size that depends on data: `count`, one whole number, at most `bound`.
 
-    All that follows is lowered into a part that knows the size; `define` says there what the operator gives.
+    All that follows is lowered into a part that knows the size; `define` says there what the operator returns.
     """
 
     count: Buffer
@@ -47,7 +47,7 @@ def lowering(*operators: Operator) -> Callable[[AnyRule], AnyRule]:
     """Register ``rule(builder, *args, **kwargs) -> Buffer`` for `operators`; a second rule for one is refused.
 
     Tensor arguments arrive as buffers, sizes as ``Index``, subgraphs as modules, everything else as it stands in the
-    graph. What the operator gives (shape, type, strides) is known from tracing: ``builder.result``.
+    graph. What the operator returns (shape, type, strides) is known from tracing: ``builder.result``.
     """
 
     def register(rule: AnyRule) -> AnyRule:

@@ -4,7 +4,7 @@ Before: ``scatter_add(x, 0, index, source)``
 After::
 
     for i0, i1:  result[i0, i1] = x[i0, i1]
-    for s0, s1:  result[{index[s0, s1]}, s1] <- sum source[s0, s1] if it lies inside
+    for s0, s1:  result[{index[s0, s1]}, s1] <- sum source[s0, s1] if it is inside
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def scatter_into(
 
 
 def _along(source: Buffer, dim: int, index: Buffer) -> Callable[[Indices], Target]:
-    """Targets of the scatter family: as the element lies in `index`, but for dimension `dim`."""
+    """Targets of the scatter family: as the element is in `index`, but for dimension `dim`."""
     if not source.shape:
         return lambda at: ((), place("position", Load(index, at), constant(1)).is_inside)
 

@@ -295,7 +295,7 @@ def as_strided(
 def place_in_memory(
     source: Buffer, stride: Sequence[Size], storage_offset: Size | None
 ) -> Callable[[Indices], Indices] | None:
-    """Which element of `source` lies where these strides lead to; None where that cannot be told."""
+    """Which element of `source` is where these strides lead to; None where that cannot be told."""
     dims = [dim for dim, extent in enumerate(source.shape) if extent.constant != 1]
     strides = {dim: source.strides[dim].constant for dim in dims}
     if not is_dense(source.shape, source.strides) or None in strides.values():

@@ -67,7 +67,7 @@ class Target(ABC):
     routines: Collection[str]
     """The library routines it has: an operator whose rule calls another is an eager fallback."""
     likes_channels_last: bool = False
-    """Whether its convolutions are faster on images that lie channels last: then those saved for a backward do, too."""
+    """Whether its convolutions are faster on images laid out channels last: then those saved for a backward do, too."""
     keeps_code: bool = False
     """Whether `find` finds in another process what `start` built in this one."""
 
@@ -123,7 +123,7 @@ class Target(ABC):
     ) -> tuple[bytes, tuple[str, ...]]:
         """A library to ship, for all processors like one by its name or for this machine's; and which others it needs.
 
-        `storages` says where the state lies among stored weights.
+        `storages` says where the state is among stored weights.
         """
         raise self._no_libraries()
 

@@ -341,10 +341,6 @@ def _refill(holder: Any, contents: Any) -> None:
         holder.extend(contents)
 
 
-def _refill_from_first(holder: set[Any], values: Sequence[Any]) -> None:
-    _refill(holder, values[0])
-
-
 def traced_tensors(value: Any) -> list[torch.Tensor]:
     """The tensors of tracing's own that a value holds."""
     leaves = list(value) if isinstance(value, set) else pytree.tree_leaves(opened(value))

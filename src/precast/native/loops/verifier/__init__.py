@@ -2,11 +2,11 @@
 
 ==============  ========================================================================================
 ``structure``   types agree; accumulators are used by and after their loops
-``bounds``      every load and store lies inside its buffer, or is guarded
+``bounds``      every load and store is inside its buffer, or is guarded
 ``dependences`` iterations, which run in any order, do not touch what others write
 ``calls``       routines get the types, shapes and views that they expect
 ``parts``       programs inside of steps are legal, and take and fill what the steps hand them
-``lifetimes``   what is read was written; nothing is overwritten that is needed; arena places lie apart
+``lifetimes``   what is read was written; nothing is overwritten that is needed; arena places are apart
 ==============  ========================================================================================
 
 ``proofs`` finds out what holds for all variables and sizes; what it cannot prove, ``enumeration`` tries out.

@@ -1,4 +1,4 @@
-"""Every load and store lies inside its buffer, for all values of its variables and sizes.
+"""Every load and store is inside its buffer, for all values of its variables and sizes.
 
 Types agree, and accumulators are used by and after the loops that declare them.
 """
@@ -62,7 +62,7 @@ def _is_ever_outside(access: Access, index: Index, size: Index, examples: Sizes)
 
 
 def _is_guarded(subscript: Computed, guard: Scalar | None) -> bool:
-    """Whether the guard holds only where the subscript's value lies in its range."""
+    """Whether the guard holds only where the subscript's value is in its range."""
     is_above, is_below = False, False
     for each in conjuncts(guard):
         match each:

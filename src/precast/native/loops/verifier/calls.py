@@ -1,4 +1,4 @@
-"""Library calls get what their routines expect: types, shapes, and views that lie inside their buffers."""
+"""Library calls get what their routines expect: types, shapes, and views that are inside their buffers."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _meets(
     store: Access, place: Index, other: Access, others_place: Index, shared: Sequence[Variable], sizes: Sizes
 ) -> bool:
     mine, others = Grid(store.variables, sizes), Grid(other.variables, sizes)
-    # Where a guard keeps an access from happening, its offset may lie anywhere.
+    # Where a guard keeps an access from happening, its offset may be anything.
     held, seen = mine.holds(store.what.guard).ravel(), others.holds(other.what.guard).ravel()
     written, touched = mine.numbers(place).ravel()[held], others.numbers(others_place).ravel()[seen]
     if not written.size or not touched.size:

@@ -1,4 +1,4 @@
-"""Across steps: what is read was written, nothing that is still needed is overwritten, and living buffers lie apart."""
+"""Across steps: what is read was written, nothing that is still needed is overwritten, and living buffers are apart."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _headers() -> tuple[Unit, ...]:
 
 
 def public_header() -> Path:
-    """Where ``precast.h`` lies: inside an installed package, or at the root of a checkout."""
+    """Where ``precast.h`` is: inside an installed package, or at the root of a checkout."""
     package = _HERE.parents[2]
     candidates = [package / "include" / "precast.h", package.parent.parent / "include" / "precast.h"]
     return next(path for path in candidates if path.exists())
@@ -75,7 +75,7 @@ def generate(
 ) -> Sources:
     """Write the C++ of a library with these entries.
 
-    `storages` says where the state lies among stored weights: without it, whoever opens the model passes all of it.
+    `storages` says where the state is among stored weights: without it, whoever opens the model passes all of it.
     `embedded` is data that is linked in. `profile` asks for a timer around every step.
     """
     names = [entry.name for entry in entries]

@@ -84,7 +84,7 @@ WRAPPING = frozenset({"depthwise_convolution"})
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel's function and the arguments of this call; `starts` are elements that lie before what it is given."""
+    """A kernel's function and the arguments of this call; `starts` are elements that are before what it is given."""
 
     function: KernelFunction
     buffers: tuple[Buffer, ...]
@@ -102,7 +102,7 @@ class GroupCall:
 
 @dataclass(frozen=True)
 class Embedded:
-    """Data linked into the library: where the weights lie is for the linker to say."""
+    """Data linked into the library: where the weights are is for the linker to say."""
 
     weights_symbol: str
     weights_size: int
@@ -383,7 +383,7 @@ def _size_text(source: SizeSource, lower: int, upper: int | None) -> str:
 
 
 def _state_table(state: Mapping[str, Buffer], updated: set[str], storages: Mapping[str, Storage]) -> list[str]:
-    """What the model's named tensors are, and, where that is known, in which stored weights they lie."""
+    """What the model's named tensors are, and, where that is known, in which stored weights they are."""
     lines, rows = list[str](), list[str]()
     for number, (name, buffer) in enumerate(state.items()):
         storage = storages.get(name)

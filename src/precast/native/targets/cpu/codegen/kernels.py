@@ -366,7 +366,7 @@ class _Lanes:
 
 
 def _runs_along_outer(loop: Loop) -> bool:
-    """Whether inner loops are short, or most of what they touch lies side by side along this loop's last variable."""
+    """Whether inner loops are short, or most of what they touch is side by side along this loop's last variable."""
     if not loop.variables or not _is_free(loop, loop.variables[-1]) or not _has_inner_loop(loop):
         return False
     if _has_short_loops(loop):

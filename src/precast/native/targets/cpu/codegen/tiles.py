@@ -9,7 +9,7 @@ After, for tiles of both loops::
     turn(&x[j_block * 1024 + i_block], 1024, …, x_tile)
     for i: for j: result[i * 64 + j] = exp(x_tile[(i - i_block) * TILE + j - j_block])
 
-Reading what lies far apart fills no vector; a tile is read along memory, turned in registers, and computed from along
+Reading what is far apart fills no vector; a tile is read along memory, turned in registers, and computed from along
 the other direction.
 
 How much there is to do in a loop, and whether that pays for several threads.
@@ -90,7 +90,7 @@ class Tiles:
     pointers: dict[Buffer, str]
 
     def read(self, loop: Loop, namer: Namer) -> tuple[list[str], dict[tuple[Buffer, Index], str]]:
-        """Lines that turn what lies along `across` into local arrays, and where each element is then."""
+        """Lines that turn what is along `across` into local arrays, and where each element is then."""
         lines: list[str] = []
         elements: dict[tuple[Buffer, Index], str] = {}
         across, last = (

@@ -11,7 +11,7 @@ After::
     call conv_1: b[0:1] = convolution(a_0, v)
     call conv: a_1 = convolution(x[1:2], w)  …
 
-What lies between them is written and read again at once, and each image's takes the place of that before. Images of
+What is between them is written and read again at once, and each image's takes the place of that before. Images of
 large batches go some at a time: every turn is written out.
 """
 

@@ -77,7 +77,7 @@ ACTIVATION_DEPTH = 2
 
 @dataclass(frozen=True)
 class Part:
-    """One operation of `ir.loops.program.FINISHES`, its second operand, and the value it gives."""
+    """One operation of `ir.loops.program.FINISHES`, its second operand, and the value it returns."""
 
     operation: str
     operand: Scalar | None
@@ -370,7 +370,7 @@ class Match:
         )
 
     def residual(self, value: Scalar) -> View | None:
-        """An operand that lies in memory as the result does."""
+        """An operand that is laid out in memory as the result is."""
         load = _loaded(value)
         if load is None or load.dtype != self.load.dtype:
             return None

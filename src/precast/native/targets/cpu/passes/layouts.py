@@ -11,7 +11,7 @@ After::
     for …:  relu[i0, i1, i2, i3] = …, both with strides (200704, 1, 3584, 64)
 
 The program's inputs and outputs keep their layouts: it is changed at these borders only, by the call or the loop that
-crosses them. Those that lie channels last already pass it on.
+crosses them. Those that are laid out channels last already pass it on.
 
 Let convolutions pad by themselves what was padded with zeros before them.
 
@@ -78,7 +78,7 @@ def channels_last(program: LoopProgram) -> LoopProgram:
 
 
 def channels_last_strides(shape: tuple[Index, ...]) -> tuple[Index, ...]:
-    """Strides of a buffer whose dimension 1 lies innermost."""
+    """Strides of a buffer whose dimension 1 is innermost."""
     batch, *spatial, channels = contiguous_strides((shape[0], *shape[2:], shape[1]))
     return (batch, channels, *spatial)
 
