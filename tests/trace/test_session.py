@@ -1,5 +1,6 @@
 """After a tracing session the process is as it was, whatever happened inside."""
 
+import gc
 import threading
 
 import pytest
@@ -33,6 +34,7 @@ def observed_state() -> list[object]:
         torch.compiler.is_exporting(),
         torch._C._is_multithreading_enabled(),
         torch.is_inference_mode_enabled(),
+        gc.isenabled(),
     ]
 
 
