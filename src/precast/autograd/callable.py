@@ -70,6 +70,18 @@ class _Repeated(NamedTuple):
         return self.guard_key == guard_key and self.tensors.are_like(values[self.held :]) and self.variant.fits(values)
 
 
+class _Call(NamedTuple):
+    """A call that no variant serves: its arguments, the values it is over, what else variants are found by, and which
+    of the values are numbers.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    values: Sequence[Any]
+    guard_key: tuple[Any, ...]
+    numbers: "NumberInputs | None"
+
+
 class AotCallable:
     """``function``, compiled; called like it, with its results, effects and gradients.
 
@@ -123,7 +135,7 @@ class AotCallable:
         variant = self._find(values, guard_key)
         if variant is None:
             try:
-                variant, values = self._compile(args, kwargs, values, guard_key, numbers)
+                variant, values = self._compile(_Call(args, kwargs, values, guard_key, numbers))
             except NotCapturedError as failure:
                 error, keep = failure.error, failure.keep
             if variant is None:
@@ -151,7 +163,7 @@ class AotCallable:
         variant = self._find(values, guard_key)
         if variant is None:
             try:
-                variant, _ = self._compile(args, kwargs, values, guard_key, numbers)
+                variant, _ = self._compile(_Call(args, kwargs, values, guard_key, numbers))
             except NotCapturedError as failure:
                 error = failure.error
             if variant is None and not self._graph_breaks:
@@ -199,95 +211,70 @@ class AotCallable:
             self._repeated = _Repeated(guard_key, held, tensors, found)
         return found
 
-    def _compile(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        values: Sequence[Any],
-        guard_key: tuple[Any, ...],
-        numbers: "NumberInputs | None",
-    ) -> tuple[CompiledVariant, Sequence[Any]]:
+    def _compile(self, call: _Call) -> tuple[CompiledVariant, Sequence[Any]]:
         """The variant that a call needs, and the values to call it with."""
         with self._lock:
             # Another thread may have compiled it meanwhile.
-            if (found := self._find(values, guard_key)) is not None:
-                return found, values
-            if (broken := self._broken.get(guard_key[-1])) is not None and broken.fits(values):
-                return broken, values
-            names = partial(self._input_names, args, kwargs)
-            reason = self._variants.reason(values, guard_key, names)
-            if self._meet_numbers(args, kwargs, values, guard_key):
-                values, guard_key, numbers = self._values(args, kwargs)
-                if (found := self._find(values, guard_key)) is not None:
-                    return found, values
+            if (found := self._find(call.values, call.guard_key)) is not None:
+                return found, call.values
+            if (broken := self._broken.get(call.guard_key[-1])) is not None and broken.fits(call.values):
+                return broken, call.values
+            names = partial(self._input_names, call.args, call.kwargs)
+            reason = self._variants.reason(call.values, call.guard_key, names)
+            if self._meet_numbers(call):
+                call = _Call(call.args, call.kwargs, *self._values(call.args, call.kwargs))
+                if (found := self._find(call.values, call.guard_key)) is not None:
+                    return found, call.values
             while True:
                 try:
-                    variant = self._compile_new(args, kwargs, values, guard_key, numbers, reason)
+                    variant = self._compile_new(call, reason)
                     break
                 except _REFUSALS_OF_NUMBERS as error:
-                    if numbers is None:
+                    if call.numbers is None:
                         raise
                     _log.info("numbers of %s stay constants: %s", self._name, error)
                 self._numbers.give_up()
-                values, guard_key, numbers = self._values(args, kwargs)
-                if (found := self._find(values, guard_key)) is not None:
-                    return found, values
+                call = _Call(call.args, call.kwargs, *self._values(call.args, call.kwargs))
+                if (found := self._find(call.values, call.guard_key)) is not None:
+                    return found, call.values
             self._bound(names)
-            return variant, values
+            return variant, call.values
 
-    def _meet_numbers(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any], guard_key: tuple[Any, ...]
-    ) -> bool:
+    def _meet_numbers(self, call: _Call) -> bool:
         """Whether numbers have become inputs, since this call is not the first to differ by them."""
-        leaves, tree = flatten_opened((args, kwargs))
-        changed = self._variants.changed_numbers(values, guard_key)
+        leaves, tree = flatten_opened((call.args, call.kwargs))
+        changed = self._variants.changed_numbers(call.values, call.guard_key)
         return not self._order and self._numbers.meet(tree, leaves, changed)
 
-    def _compile_new(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        values: Sequence[Any],
-        guard_key: tuple[Any, ...],
-        numbers: "NumberInputs | None",
-        reason: str,
-    ) -> CompiledVariant:
-        roots = self._size_roots(values, guard_key, numbers)
+    def _compile_new(self, call: _Call, reason: str) -> CompiledVariant:
+        roots = self._size_roots(call)
         started = time.perf_counter()
         with new_compilation(self._order) as compilation:
             ambient = partial(ambient_of, self._function)
             job = Job(self._compilers, compilation, self._second_order, ambient, tuple(range(self._leading_state)))
             try:
-                variant = self._restored_or_compiled(args, kwargs, values, guard_key, numbers, job, roots)
+                variant = self._restored_or_compiled(call, job, roots)
             except GraphBreak as found:
-                variant = self._broken[guard_key[-1]] = self._in_pieces(found)
+                variant = self._broken[call.guard_key[-1]] = self._in_pieces(found)
                 reason = f"{reason}; in pieces, since {found.reason}"
         seconds = time.perf_counter() - started
         name = compilation.graph_name("*")
         _log.log(self._log_level, "compiled %s as %s in %.2f s: %s", self._name, name, seconds, reason)
-        record = Record(variant, name, datetime.now(), seconds, reason, in_words((args, kwargs)))
-        self._variants.add(values, guard_key, record, any_size=bool(self._dynamic or roots))
+        record = Record(variant, name, datetime.now(), seconds, reason, in_words((call.args, call.kwargs)))
+        self._variants.add(call.values, call.guard_key, record, any_size=bool(self._dynamic or roots))
         if variant.replaces_state:
             self._holds_state, self._held = False, []
         self._tell_eager(variant)
         return variant
 
-    def _restored_or_compiled(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        values: Sequence[Any],
-        guard_key: tuple[Any, ...],
-        numbers: "NumberInputs | None",
-        job: Job,
-        roots: SizeRoots,
-    ) -> CompiledVariant:
+    def _restored_or_compiled(self, call: _Call, job: Job, roots: SizeRoots) -> CompiledVariant:
         assert self._slots is not None, "state is read before anything is compiled"
+        args, kwargs, values, _, numbers = call
         slots = self._slots
         if numbers is not None and numbers.leaves:
             leaves, tree = flatten_opened((args, kwargs))
             args, kwargs = pytree.tree_unflatten(numbers.inputs(leaves)[: len(leaves)], tree)
-        start = self._warm_start(values, guard_key, numbers, roots)
+        start = self._warm_start(call, len(slots), roots)
         if start is not None:
             later = partial(Later, self._function, args, kwargs, slots, job, roots, numbers)
             restored = start.restore(values, job.compilation, later, may_break=self._graph_breaks)
@@ -311,21 +298,14 @@ class AotCallable:
             start.keep(variant, parts)
         return variant
 
-    def _warm_start(
-        self,
-        values: Sequence[Any],
-        guard_key: tuple[Any, ...],
-        numbers: "NumberInputs | None",
-        roots: SizeRoots,
-    ) -> WarmStart | None:
+    def _warm_start(self, call: _Call, state_count: int, roots: SizeRoots) -> WarmStart | None:
         """The way to find this call among those of other processes."""
+        numbers = call.numbers
         if self._order or self._leading_state or (numbers is not None and numbers.places):
             return None
-        assert self._slots is not None, "state is read before anything is compiled"
-        start = len(self._slots)
-        symbols = {(start + leaf, dimension): name for (leaf, dimension), name in roots.items()}
+        symbols = {(state_count + leaf, dimension): name for (leaf, dimension), name in roots.items()}
         positions = () if numbers is None else numbers.leaves
-        return warm_start(self._function, values, guard_key, self._compilers, symbols, positions)
+        return warm_start(self._function, call.values, call.guard_key, self._compilers, symbols, positions)
 
     def _run_uncaptured(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, keep: Callable[[], None]
@@ -368,14 +348,12 @@ class AotCallable:
         graph_breaks = self._graph_breaks if graph_breaks is None else graph_breaks
         return AotCallable(function, self._compilers, dynamic=self._dynamic, graph_breaks=graph_breaks)
 
-    def _size_roots(
-        self, values: Sequence[Any], guard_key: tuple[Any, ...], numbers: "NumberInputs | None"
-    ) -> SizeRoots:
+    def _size_roots(self, call: _Call) -> SizeRoots:
         assert self._slots is not None, "state is read before anything is compiled"
-        leaves = values[len(self._slots) :]
-        changing = {} if numbers is None else sizes_of_numbers(numbers, leaves)
+        leaves = call.values[len(self._slots) :]
+        changing = {} if call.numbers is None else sizes_of_numbers(call.numbers, leaves)
         if self._dynamic is None:
-            return {**changing, **self._sizes_met.changing((*guard_key, dynamic_key(values)), leaves)}
+            return {**changing, **self._sizes_met.changing((*call.guard_key, dynamic_key(call.values)), leaves)}
         return all_sizes(leaves) if self._dynamic else changing
 
     def _second_order(self, function: "FlatFunction", facts: "BoundaryFacts") -> Gradients:
