@@ -310,3 +310,14 @@ def test_steps_that_draw_from_python_are_refused_by_their_line():
 
     with pytest.raises(precast.errors.CaptureError, match=r"random.*test_train_step"):
         precast.train_step(model, loss_fn, optimizer, batch, backend="nop")
+
+
+def test_gradients_from_before_are_no_part_of_a_step():
+    model, batch = torch.nn.Linear(3, 1), torch.randn(4, 3)
+    model(batch).sum().backward()
+    before = model.weight.grad
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    wanted = model.weight.detach() - 0.01 * batch.mean(0)
+    precast.train_step(model, lambda model, batch: model(batch).mean(), optimizer, batch, backend="nop")(batch)
+    torch.testing.assert_close(model.weight.detach(), wanted)
+    assert model.weight.grad is before

@@ -6,7 +6,7 @@ After:  ``graph(p_model…, b_optimizer_state…, b_optimizer_groups_0_lr, batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,6 +42,19 @@ def capture_step(
         program = tidied(program)
         program = program.replace(signature=program.signature.replace(outputs=named_outputs(program)))
     return ExportedProgram(program, Origin(("batch",), example_inputs=((batch,), {})), dialect=Dialect.ATEN)
+
+
+@contextmanager
+def gradients_set_aside(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+    """While active, no parameter has a gradient from before: a step begins by clearing them."""
+    before = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from precast.options import Options, as_options
 from precast.trace.executed_code import noted_code
 from precast.trace.state.reachable import reachable_state
 from precast.trace.state.reads import Reads
-from precast.training.capture import capture_step, evaluating
+from precast.training.capture import capture_step, evaluating, gradients_set_aside
 from precast.training.checkpoints import Rank, read_checkpoint, write_checkpoint
 from precast.training.compiled_step import CompiledStep
 from precast.training.initial_state import add_initial_state, check_optimizer
@@ -311,7 +311,8 @@ class TrainStep:
         return _Variant(step, state, guards)
 
     def _program(self, module: StepModule, batch: Any) -> ExportedProgram:
-        return capture_step(module, batch, self._dynamic_shapes, skips_nonfinite=self._settings.skip_nonfinite)
+        with gradients_set_aside(parameters_of(self.optimizer)):
+            return capture_step(module, batch, self._dynamic_shapes, skips_nonfinite=self._settings.skip_nonfinite)
 
     def _captured(self, batch: Any) -> tuple[StepModule, ExportedProgram]:
         """The step as a program; settings by which the optimizer decides what to do stay constants of it."""
