@@ -178,6 +178,13 @@ def test_fake_arguments_leave_the_numbers_unchecked():
     torch.testing.assert_close(program(X)[0], Scaled()(X).detach())
 
 
+def test_a_model_made_of_fake_tensors_gets_its_weights_later():
+    with FakeTensorMode():
+        program = export(Scaled(), (torch.ones(1, 4),))
+    program.apply_weights(Scaled().state_dict())
+    torch.testing.assert_close(program(X)[0], Scaled()(X).detach())
+
+
 def test_a_dict_that_is_an_argument_is_one():
     program = export(lambda x, extra: x + extra["a"], (X, {"a": X}))
     torch.testing.assert_close(program(X, {"a": X}), (2 * X,))

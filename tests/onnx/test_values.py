@@ -75,6 +75,12 @@ def test_where_onnxruntime_cannot_the_reason_is_told():
     assert "no kernels for its dtypes" in str(program.verification)
 
 
+def test_so_is_a_kernel_that_is_found_missing_while_it_runs():
+    index = torch.zeros(3, 4, dtype=torch.int64)
+    program = export(lambda x, i: x.scatter_add(0, i, x), (X.half(), index))
+    assert "no kernels for its dtypes" in str(program.verification)
+
+
 def test_two_numbers_in_a_byte():
     class Small(nn.Module):
         def __init__(self):

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import onnx
 import onnx_ir as ir
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputValueError, OptionError
@@ -55,6 +56,8 @@ def _call(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     return torch.func.functional_call(model, buffers, args, kwargs)
 
 
+Destination = str | os.PathLike[str] | io.BytesIO
+
 DEFAULT_OPSET = 20
 """Has Gelu, and every runtime of the last years reads it."""
 
@@ -70,7 +73,7 @@ for _rule_file in RULE_FILES:
 def export(
     model: Any,
     args: Any = (),
-    f: str | os.PathLike[str] | io.BytesIO | None = None,
+    f: Destination | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
     input_names: Sequence[str] | None = None,
@@ -97,6 +100,7 @@ def export(
     ``custom_translation_table`` maps operators to functions over onnxscript's ops. ``progress`` is told of each step.
 
     >>> import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
     >>> program = export(torch.nn.ReLU(), (torch.ones(2),))
     >>> [node.op_type for node in program.model.graph]
     ['Relu']
@@ -106,21 +110,19 @@ def export(
     options = torch_options(torch_only)
     wanted_opset = _checked_opset(opset if opset_version is None else opset_version)
     rules = RuleTable(max(wanted_opset, BASE_OPSET), custom_translation_table or {})
-    destination = path if f is None else f
-    if isinstance(destination, (str, os.PathLike)):
-        check_destination(destination)
+    destination = _checked_place(path if f is None else f)
     source = source_of(model, args, kwargs).named(input_names, output_names)
-    log = ExportLog(progress, options)
-    with log:
+    # A mode of the user's for fake tensors is for their code, not for what is made here.
+    with unset_fake_temporarily(), ExportLog(progress, options) as log:
         axes = described_axes(source, dynamic_shapes=dynamic_shapes, dynamic_axes=dynamic_axes)
         log.step("capturing")
         exported = answered(lambda: _captured(source, capture, axes=axes, rules=rules))
-    with log, exporting():
-        result = _translated(source, exported, axes, rules, optimize=optimize, log=log)
-        lower(result.model, wanted_opset)
-        is_external_data(result.model, external_data)
-        if verify:
-            result.verification = _verified(source, result, log, trusts_custom_rules=verify != "custom")
+        with exporting():
+            result = _translated(source, exported, axes, rules, optimize=optimize, log=log)
+            lower(result.model, wanted_opset)
+            is_external_data(result.model, external_data)
+            if verify:
+                result.verification = _verified(source, result, log, trusts_custom_rules=verify != "custom")
         if destination is not None:
             log.step("saving")
             how: dict[str, Any] = {"external_data": external_data, "include_initializers": options.export_params}
@@ -173,6 +175,10 @@ def _verified(source: Source, result: ONNXProgram, log: ExportLog, *, trusts_cus
         why_no_example=source.why_no_example,
         trusts_custom_rules=trusts_custom_rules,
     )
+
+
+def _checked_place(destination: Destination | None) -> Destination | None:
+    return check_destination(destination) if isinstance(destination, (str, os.PathLike)) else destination
 
 
 def _checked_opset(opset: int | None) -> int:

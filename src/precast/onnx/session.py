@@ -114,7 +114,9 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except (*known, failures.RuntimeException, RuntimeError) as error:
-        kind = MissingKernelError if isinstance(error, failures.NotImplemented) else SessionError
+        # Some kernels find out only when they run that they are not there for a type.
+        is_missing = isinstance(error, failures.NotImplemented) or "data type is not supported" in str(error)
+        kind = MissingKernelError if is_missing else SessionError
         raise kind(
             what,
             why=str(error),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import is_fake
+from torch._subclasses.fake_tensor import is_fake, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError
@@ -72,7 +72,10 @@ def source_of(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Source
 
 def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of the same kind that has elements, as capture takes them."""
-    return torch.zeros(tuple(map(int, tensor.shape)), dtype=tensor.dtype) if is_fake(tensor) else tensor
+    if not is_fake(tensor):
+        return tensor
+    with unset_fake_temporarily():
+        return torch.zeros(tuple(map(int, tensor.shape)), dtype=tensor.dtype)
 
 
 def _are_keywords(model: Callable[..., Any], args: tuple[Any, ...]) -> bool:
