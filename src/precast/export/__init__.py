@@ -7,6 +7,7 @@ from typing import Any
 from precast.export.export import export
 from precast.export.load import load
 from precast.export.pre_autograd import capture_pre_autograd_graph
+from precast.export.preserved_ops import default_decompositions
 from precast.export.program import ExportedProgram
 from precast.export.registered_classes import register_dataclass
 from precast.export.save import save
@@ -53,6 +54,7 @@ __all__ = [
     "aot_compile",
     "aot_load",
     "capture_pre_autograd_graph",
+    "default_decompositions",
     "dims",
     "export",
     "from_torch",

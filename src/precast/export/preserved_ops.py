@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import fx
 from torch._C import DispatchKey
-from torch._ops import OpOverload
+from torch._ops import OperatorBase, OpOverload
 
 from precast.export.verifier import graphs_of
+from precast.ops.decompositions import core_decompositions
 
 _AUTOGRAD_KEYS = (
     DispatchKey.AutogradCPU,
@@ -28,8 +29,33 @@ def is_composite(op: object) -> bool:
 
 
 def composite_ops_in(module: fx.GraphModule) -> set[OpOverload]:
-    """The composite ops that the graph or a graph of its control flow calls."""
-    return {node.target for _, graph in graphs_of(module) for node in graph.nodes if is_composite(node.target)}
+    """The composite ops that the graph or a graph of its control flow calls, but for those that may return an alias."""
+    return {node.target for _, graph in graphs_of(module) for node in graph.nodes if _is_pure_composite(node.target)}
+
+
+def _is_pure_composite(op: object) -> bool:
+    if not isinstance(op, OpOverload) or op._schema.is_mutable or not is_composite(op):
+        return False
+    return not any(result.alias_info for result in op._schema.returns)
+
+
+def default_decompositions() -> dict[OperatorBase, Callable[..., Any]]:
+    """A table that takes programs to the Core ATen set, to be changed: what is deleted from it stays whole.
+
+    >>> table = default_decompositions()
+    >>> del table[torch.ops.aten.linear.default]
+    >>> torch.ops.aten.matmul.default in table
+    True
+    """
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    found = [_overload(*name.removeprefix("aten::").partition(".")[::2]) for name in names]
+    composites = [op for op in found if op is not None and _is_pure_composite(op)]
+    return {op: _composite_kernel(op) for op in composites} | core_decompositions
+
+
+def _overload(name: str, overload: str) -> OpOverload | None:
+    found: OpOverload | None = getattr(getattr(torch.ops.aten, name, None), overload or "default", None)
+    return found
 
 
 @contextmanager
