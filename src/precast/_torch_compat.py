@@ -12,6 +12,7 @@ import torch.utils.checkpoint as torch_checkpoint
 from torch._decomp import decompositions as torch_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import GuardSource, Source
+from torch._higher_order_ops.scan import scan_op
 from torch._ops import OpOverloadPacket
 
 from precast._version import TESTED_TORCH
@@ -85,24 +86,66 @@ def arguments_for_shape(op: object, args: Sequence[Any]) -> Sequence[Any]:
 
 @contextmanager
 def python_kernels() -> Iterator[None]:
-    """While active, operators with a kernel in Python take that; those of an LSTM do what eager does.
+    """While active, operators with a kernel in Python take that; those of recurrent layers do what eager does.
 
-    Up to 2.12, its last states have a dimension more than its first; an input without elements is given to a library
-    that takes none.
+    Up to 2.12, an LSTM's last states have a dimension more than its first; an input without elements is given to a
+    library that takes none. Over a number of steps that is not known, layers are scans, not as many steps as in the
+    example.
     """
     torchs: tuple[Any, ...] = torch_decompositions.one_layer_lstm, torch_decompositions.mkldnn_one_layer_lstm
+    plain_layer: Any = torch_decompositions.one_layer_rnn
 
-    def one_layer_lstm(source: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
-        result, states = torchs[0](source, hidden, *args, **kwargs)
+    def one_layer_rnn(
+        source: Any, hidden: Any, weights: Any, has_biases: bool, hidden_fn: Any, reverse: bool = False
+    ) -> Any:
+        if isinstance(source.shape[0], int):
+            return plain_layer(source, hidden, weights, has_biases, hidden_fn, reverse)
+
+        def following(row: Any, states: Any, weights: Any, biases: Any) -> Any:
+            return (hidden_fn(row, states[0], None, None, *weights, *biases),)
+
+        result, (last,) = _scanned_layer(source, (hidden,), weights, has_biases, following, reverse)
+        return result, last
+
+    def one_layer_lstm(source: Any, hidden: Any, weights: Any, has_biases: bool, reverse: bool = False) -> Any:
+        if isinstance(source.shape[0], int) or len(weights) in (3, 5) or torch.is_grad_enabled():
+            result, states = torchs[0](source, hidden, weights, has_biases, reverse)
+        else:
+            cell: Any = torch_decompositions.lstm_cell
+
+            def following(row: Any, states: Any, weights: Any, biases: Any) -> Any:
+                return cell(row, *states, *weights, *biases, None, chunk_dim=2)
+
+            result, states = _scanned_layer(source, hidden, weights, has_biases, following, reverse)
         return result, tuple(state.reshape(first.shape) for state, first in zip(states, hidden, strict=True))
 
     def mkldnn_one_layer_lstm(source: Any, *args: Any, **kwargs: Any) -> Any:
         is_empty = any(isinstance(size, int) and size == 0 for size in source.shape)
         return (one_layer_lstm if is_empty else torchs[1])(source, *args, **kwargs)
 
-    kernels: dict[str, Any] = {"one_layer_lstm": one_layer_lstm, "mkldnn_one_layer_lstm": mkldnn_one_layer_lstm}
+    kernels: dict[str, Any] = {
+        "one_layer_lstm": one_layer_lstm,
+        "mkldnn_one_layer_lstm": mkldnn_one_layer_lstm,
+        "one_layer_rnn": one_layer_rnn,
+    }
     with patch.multiple(torch_decompositions, **kernels), enable_python_dispatcher():
         yield
+
+
+def _scanned_layer(source: Any, hidden: Any, weights: Any, has_biases: bool, step: Any, reverse: bool) -> Any:
+    """One recurrent layer in one direction, as a scan over its steps."""
+    input_weight, own = weights[0], [weights[1], *weights[3:4]]
+    rows = torch.nn.functional.linear(source, input_weight, weights[2] if has_biases else None)
+
+    def following(*values: Any) -> list[Any]:
+        states, row, (weight, *biases) = values[: len(hidden)], values[len(hidden)], values[len(hidden) + 1 :]
+        new = step(row, states, (weight,), biases or (None,))
+        return [*new, new[0].squeeze(0).clone()]
+
+    *last, results = scan_op(
+        following, [each.unsqueeze(0) for each in hidden], [rows.flip(0) if reverse else rows], tuple(own)
+    )
+    return results.flip(0) if reverse else results, tuple(each.squeeze(0) for each in last)
 
 
 CHECKPOINT_GENERATOR = next(

@@ -221,6 +221,12 @@ def several_masks(x):
     return again.sum(0), again @ again.mT
 
 
+@case((_numbers(6, 3), torch.tensor(2)), (_numbers(6, 3) - 9, torch.tensor(7)))
+def counts_returned(x, n):
+    kept = x[x[:, 0] > 0]
+    return kept, kept.shape[0] * 2 + 1, n.item()
+
+
 @case((_numbers(9, 5),), (_numbers(9, 5) - 3,))
 class KeepTheBest(torch.nn.Module):
     """What detection heads do: a threshold, then the boxes and scores that passed it, sorted."""
@@ -235,3 +241,30 @@ class KeepTheBest(torch.nn.Module):
         kept = (scores > 0.5).nonzero()[:, 0]
         order = scores[kept].argsort(descending=True)
         return boxes[kept][order], scores[kept][order]
+
+
+# Recurrent layers over dynamic time.
+
+
+@case((_numbers(2, 5, 3),), (_numbers(2, 9, 3),), (_numbers(2, 2, 3),),
+      dynamic_shapes=({1: precast.Dim("time", min=1)},))  # fmt: skip
+class LstmOverTime(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@case((_numbers(5, 2, 3),), (_numbers(9, 2, 3),), dynamic_shapes=({0: precast.Dim("time", min=1)},))
+class GruOverTime(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.other = torch.nn.GRU(3, 4), torch.nn.RNN(4, 3)
+
+    def forward(self, x):
+        y, h = self.layer(x)
+        return self.other(y)[0], h

@@ -104,6 +104,12 @@ LIES = {
     "deep tree": lambda m: entry_of(m)["call"].update(out_tree=json.loads(DEEP[:300] + DEEP[-300:])),
     "class in a tree": lambda m: entry_of(m)["call"].update(out_tree=["class", ["os:system"], ["*", "*"]]),
     "range": lambda m: entry_of(m)["call"]["symbols"][0].update(range=[5, 2]),
+    "number that is a tensor": lambda m: entry_of(m)["call"].update(
+        results=[{"number": each["output"]} if "output" in each else each for each in entry_of(m)["call"]["results"]]
+    ),
+    "number of no output": lambda m: entry_of(m)["call"].update(
+        results=[{"number": 99} if "output" in each else each for each in entry_of(m)["call"]["results"]]
+    ),
     "guard": lambda m: entry_of(m)["call"].update(guards=[{"condition": ["exec", "s0"], "at": None}]),
     "guard symbol": lambda m: entry_of(m)["call"].update(guards=[{"condition": ["Eq", "zz", 1], "at": None}]),
     "constant": lambda m: entry_of(m)["call"]["leaves"].__setitem__(1, {"constant": {"pickle": "gASVIAAA"}}),

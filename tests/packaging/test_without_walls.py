@@ -102,3 +102,9 @@ def anywhere(x, n):
 def test_what_memory_cannot_be_set_aside_for_is_refused_when_packaging(function, why, tmp_path):
     with pytest.raises(precast.errors.LoweringError, match=why):
         precast.package(function, (torch.randn(8, 2), torch.tensor(3)), path=tmp_path / "m.precast")
+
+
+def test_numbers_that_depend_on_data_are_returned_without_native_code_too(path):
+    model, call = precast.runtime.load(path, allow_native=False), CASES["counts_returned"].calls[0]
+    _, twice, item = model["counts_returned"](*call)
+    assert (twice, item) == (int((call[0][:, 0] > 0).sum()) * 2 + 1, 2)

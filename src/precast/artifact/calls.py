@@ -76,8 +76,14 @@ class OutputResult(NamedTuple):
     number: int
 
 
+class NumberResult(NamedTuple):
+    """A result that is the one element of an output of the program, as a number of Python's."""
+
+    number: int
+
+
 Leaf = TensorLeaf | SizeLeaf | ConstantLeaf
-Result = OutputResult | SizeLeaf | ConstantLeaf
+Result = OutputResult | NumberResult | SizeLeaf | ConstantLeaf
 
 
 class SizeSymbol(NamedTuple):
@@ -215,9 +221,9 @@ def _leaf(content: Any) -> Leaf:
 def _result(content: Any) -> Result:
     if isinstance(content, dict) and len(content) == 1:
         ((kind, inside),) = content.items()
-        if kind == "output":
+        if kind in ("output", "number"):
             check_shape(inside, Count(MAX_LEAVES), "a result")
-            return OutputResult(inside)
+            return OutputResult(inside) if kind == "output" else NumberResult(inside)
         if kind in ("size", "constant"):
             return _size_or_constant(kind, inside)
     raise damaged("a result is not as it should be", f"it is {brief(content)}")

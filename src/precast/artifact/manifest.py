@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from precast.artifact.calls import CallDescription, OutputResult, TensorLeaf, read_call
+from precast.artifact.calls import CallDescription, NumberResult, OutputResult, TensorLeaf, read_call
 from precast.artifact.schema import (
     ANYTHING,
     NOTHING,
@@ -338,10 +338,13 @@ def _check_call(interface: EntryDescription, call: CallDescription) -> None:
                 raise damaged(
                     f"{at} takes another size of {expected.name!r} than the entry", f"{promised} is not {size}"
                 )
-    numbers = [each.number for each in call.results if isinstance(each, OutputResult)]
+    numbers = [each.number for each in call.results if isinstance(each, OutputResult | NumberResult)]
     numbers += [output for output, _ in call.updates]
     if any(number >= len(interface.outputs) for number in numbers):
         raise damaged(f"{at} asks for an output that the entry does not give", f"it gives {len(interface.outputs)}")
+    for each in call.results:
+        if isinstance(each, NumberResult) and interface.outputs[each.number].shape:
+            raise damaged(f"{at} returns a tensor as a number", f"output {each.number} has dimensions")
 
 
 def _sample(content: Any) -> Sample:

@@ -87,9 +87,9 @@ def _leaf(program: Program, number: int) -> Json:
 
 
 def _result(node: object, output: int | None) -> Json:
-    if output is not None:
-        return {"output": output}
     value: Any = value_of(node) if isinstance(node, fx.Node) else node
+    if output is not None:
+        return {"number" if isinstance(value, torch.SymInt) else "output": output}
     if isinstance(value, torch.SymInt):
         return {"size": _expression(value)}
     if isinstance(value, torch.SymFloat | torch.SymBool):

@@ -23,7 +23,7 @@ from precast.graph.signature import ConstantArgument, InputKind
 from precast.graph.tensor_spec import dtype_name
 from precast.ops.operators_in_files import with_checked_calls
 from precast.packaging.samples import as_weight
-from precast.packaging.traced_program import STATE_UPDATES
+from precast.packaging.traced_program import STATE_UPDATES, is_found_number
 from precast.runtime.tensors import Tensor, are_bits, with_bits, without_bits
 
 
@@ -68,11 +68,13 @@ class InterpretedEntry:
                 inputs.append(value if not _is_size(self.exported, spec.arg.name) else int(value))
         updates: dict[str, torch.Tensor] = {}
         outputs: list[torch.Tensor] = []
-        for result, output in zip(self._results(inputs), program.signature.outputs, strict=True):
+        for result, output, node in zip(self._results(inputs), program.signature.outputs, program.results, strict=True):
             if output.kind in STATE_UPDATES:
                 updates[self.state_names[str(output.target)]] = result
             elif isinstance(result, torch.Tensor):
                 outputs.append(result)
+            elif is_found_number(node):
+                outputs.append(torch.tensor(result))
         if len(outputs) != len(self.description.outputs):
             raise damaged("the program in the file gives other results than it describes", "their numbers differ")
         self.state.update(updates)
@@ -168,7 +170,9 @@ def _check_interface(interface: EntryDescription, exported: ExportedProgram) -> 
     outputs = [
         value_of(result)
         for spec, result in zip(program.signature.outputs, program.results, strict=True)
-        if spec.kind not in STATE_UPDATES and isinstance(result, fx.Node) and isinstance(value_of(result), torch.Tensor)
+        if spec.kind not in STATE_UPDATES
+        and isinstance(result, fx.Node)
+        and (isinstance(value_of(result), torch.Tensor) or is_found_number(result))
     ]
     for described, values in ((interface.inputs, inputs), (interface.outputs, outputs)):
         if [(each.dtype, len(each.shape)) for each in described] != list(map(_kind, values)):

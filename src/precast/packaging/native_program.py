@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 from torch import fx
+from torch._subclasses import FakeTensor
 
 from precast.errors import LoweringError
 from precast.export.sizes import fake_mode_of
-from precast.graph.nodes import placeholders_of, results_of, set_value, source_line_of, subgraph_of, value_of
+from precast.graph.nodes import has_value, placeholders_of, results_of, set_value, source_line_of, subgraph_of, value_of
 from precast.graph.program import Program
 from precast.graph.sizes import SizeGuard, SymbolicSizes
 from precast.native.call import SizeReader
@@ -37,7 +38,7 @@ from precast.native.rules.sizes_from_data import NO_BOUND
 from precast.native.sizes import size_readers
 from precast.native.split import Segment, is_size, may_be_native, split_graph
 from precast.native.targets import Target, target_for
-from precast.packaging.traced_program import TracedProgram
+from precast.packaging.traced_program import TracedProgram, is_found_number
 
 _RELATIONS = {
     sympy.Eq: "==", sympy.Ne: "!=", sympy.StrictLessThan: "<", sympy.LessThan: "<=", sympy.StrictGreaterThan: ">",
@@ -73,6 +74,7 @@ def _divides_by_a_size(index: Index) -> bool:
 
 RANDOM_SEED = "random.seed"
 """The state that a program's random numbers follow from: one whole number."""
+_SCALAR_TENSOR = torch.ops.aten.scalar_tensor.default
 _BOOKKEEPING = (operator.getitem, torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
 """What surrounds operators with effects, and says nothing to people."""
 
@@ -100,7 +102,7 @@ def native_program(traced: TracedProgram, *, name: str, constant_names: Mapping[
     the program's shape environment: give a copy that nobody else uses.
     """
     program = traced.program
-    module, seed = _with_seed_as_state(traced.module)
+    module, seed = _with_seed_as_state(_with_numbers_as_tensors(traced.module))
     _refuse_what_needs_torch(_between_segments(module), name)
     state = {node: traced.names[node.name] for node in placeholders_of(module.graph) if node.name in traced.names}
     for node in (node for node in module.graph.nodes if node.op == "get_attr" and subgraph_of(node) is None):
@@ -134,6 +136,25 @@ def _sizes_after_lowering(program: Program, name: str) -> SymbolicSizes:
                 fix=f"leave {symbol.seen_at} fixed, and package one entry for each size that you need",
             )
     return program.sizes.with_guards(SizeGuard(guard.expr) for guard in shape_env.guards)
+
+
+def _with_numbers_as_tensors(module: fx.GraphModule) -> fx.GraphModule:
+    """The graph with those whole numbers that it returns, and that depend on data, as tensors of one element."""
+    if not any(map(is_found_number, results_of(module.graph))):
+        return module
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    output, values = graph.output_node(), [value_of(node) for node in graph.nodes if has_value(node)]
+    mode = next(value.fake_mode for value in values if isinstance(value, FakeTensor))
+    results = list(results_of(graph))
+    for place, node in enumerate(results):
+        if not isinstance(node, fx.Node) or not is_found_number(node):
+            continue
+        with graph.inserting_before(output), mode:
+            results[place] = made = graph.call_function(_SCALAR_TENSOR, (node,), {"dtype": torch.int64})
+            set_value(made, _SCALAR_TENSOR(value_of(node), dtype=torch.int64))
+    output.args = (tuple(results),)
+    return fx.GraphModule(module, graph)
 
 
 def _with_seed_as_state(module: fx.GraphModule) -> tuple[fx.GraphModule, fx.Node | None]:

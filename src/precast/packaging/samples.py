@@ -85,7 +85,9 @@ def _expected(
     return [_with_tolerance(eager[number], exact[number]) for number in numbers]
 
 
-def _with_tolerance(eager: torch.Tensor, exact: torch.Tensor) -> tuple[torch.Tensor, float]:
+def _with_tolerance(eager: torch.Tensor | int, exact: torch.Tensor) -> tuple[torch.Tensor, float]:
+    if not isinstance(eager, torch.Tensor):
+        return torch.tensor(eager), 0.0
     if not eager.is_floating_point():
         return eager, 0.0
     truth = exact.double()

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from precast.autograd.variants.graphs import tidy
 from precast.export.program import ExportedProgram
@@ -33,6 +34,12 @@ from precast.trace.session import tracing_session
 STATE_UPDATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _RECURRENT = torch.ops.aten.mkldnn_rnn_layer.default
+
+
+def is_found_number(result: object) -> bool:
+    """Whether a result is a whole number that depends on data."""
+    value = value_of(result) if isinstance(result, fx.Node) else result
+    return isinstance(value, torch.SymInt) and bool(free_unbacked_symbols(value))
 
 
 @dataclass(frozen=True)
@@ -111,10 +118,11 @@ def trace_program(exported: ExportedProgram, state_names: Mapping[str, str]) -> 
     names = {
         name: state_names[str(spec.target)]
         for name, spec in specs.items()
-        if spec.kind in _STATE_KINDS and name in read
+        # What native code cannot hold, as complex numbers, has no name: what reads it is refused.
+        if spec.kind in _STATE_KINDS and name in read and str(spec.target) in state_names
     }
     updates = tuple(
-        state_names[str(spec.target)] if spec.kind in STATE_UPDATES else None for spec in program.signature.outputs
+        state_names.get(str(spec.target)) if spec.kind in STATE_UPDATES else None for spec in program.signature.outputs
     )
     return TracedProgram(exported, module, specs, names, updates)
 

@@ -10,6 +10,7 @@ import numpy as np
 from precast.artifact.calls import (
     CallDescription,
     ConstantLeaf,
+    NumberResult,
     OutputResult,
     Result,
     SizeLeaf,
@@ -86,6 +87,8 @@ def _result(result: Result, outputs: Sequence[Any], sizes: Sizes) -> Any:
     match result:
         case OutputResult(number):
             return outputs[number]
+        case NumberResult(number):
+            return outputs[number].item()
         case SizeLeaf(expression):
             return whole_number(expression, sizes)
         case ConstantLeaf(value):
