@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
+from operator import is_
 from typing import Any
 from unittest.mock import patch
 
@@ -148,8 +149,13 @@ class _FreeValues(TorchFunctionMode):
                 self._known[id(leaf)] = leaf
                 self.free.append(leaf)
                 self._symbols |= _symbols_of(leaf)
+            elif isinstance(leaf, slice):
+                self.note((leaf.start, leaf.stop, leaf.step))
             elif isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
                 for symbol in leaf.node.expr.free_symbols & self._made_before - self._symbols:
+                    if leaf.node.expr == symbol and isinstance(leaf, torch.SymInt):
+                        # The object itself is known to the tracer, wherever it came from.
+                        self.free_sizes[symbol] = leaf
                     self.free_sizes.setdefault(symbol, self._size(symbol))
 
     def _size(self, symbol: sympy.Symbol) -> torch.SymInt:
@@ -204,7 +210,7 @@ def without_bytecode_compiler() -> Iterator[None]:
     def call_flat(operator: CondOp, predicate: Any, true_function: Any, false_function: Any, operands: Any) -> Any:
         """``torch.cond`` takes trees of operands, its operator does not."""
         flat, tree = pytree.tree_flatten(tuple(operands))
-        if len(flat) == len(operands):
+        if len(flat) == len(operands) and all(map(is_, flat, operands)):
             return call(operator, predicate, true_function, false_function, operands)
         return call(operator, predicate, _on_tree(true_function, tree), _on_tree(false_function, tree), tuple(flat))
 

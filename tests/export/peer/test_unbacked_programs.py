@@ -17,6 +17,7 @@ SHAPES = {"cond_free_size": (({0: precast.Dim.DYNAMIC}, None),)}
 UNLIKE_TORCH = {  # PyTorch's exporter refuses these, or keeps constants of branches to itself
     "cond_free_number", "while_free_number", "map_free_number", "scan_free_number", "while_carries_number",
     "map_over_dynamic_rows", "cond_with_constants", "scan_with_item_inside", "nested",
+    "cond_in_cond_with_item_inside", "while_with_a_number_as_index",
 }  # fmt: skip
 
 
@@ -201,6 +202,31 @@ def cond_on_a_number(n, x):
 def cond_free_number(n, x):
     u = n.item()
     return torch.cond(x.sum() > 0, lambda x: x * u, lambda x: x * (u + 1), (x,))
+
+
+@program((X, tensor(2)), (-X, tensor(3)))
+def cond_in_cond_with_item_inside(x, n):
+    def inner(x, n):
+        u = size(n)
+        return torch.cond(x.sum() > 0, lambda y: y[:u].sum(), lambda y: y[u:].sum() * (u + 1), (x,))
+
+    return torch.cond(n > 2, inner, lambda x, n: x.sum(), (x, n))
+
+
+@rows
+def cond_with_trees(x):
+    return torch.cond(x.sum() > 0, lambda d: {"q": (d["a"] + 1, 3)}, lambda d: {"q": (d["a"] - 1, 3)}, ({"a": x},))
+
+
+@rows
+def while_with_a_number_as_index(x):
+    def body(i, total):
+        u = i.item()
+        torch._check(u >= 0)
+        torch._check(u < 8)
+        return i + 1, total + x[u]
+
+    return while_loop(lambda i, total: i < 4, body, (torch.tensor(0), torch.zeros(4)))
 
 
 @program((torch.randn(5, 4), X), (torch.randn(6, 4), X))
