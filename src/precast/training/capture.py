@@ -20,11 +20,17 @@ from precast.native.graph_passes.numbers_in_tensors import keep_numbers_in_tenso
 from precast.trace.capture import capture
 from precast.trace.functionalize import functionalize
 from precast.trace.retrace import remove_dead_nodes
+from precast.training.recompute import within_budget
 from precast.training.skipping import skip_unless_finite
 
 
 def capture_step(
-    module: torch.nn.Module, batch: Any, dynamic_shapes: Any = None, *, skips_nonfinite: bool = False
+    module: torch.nn.Module,
+    batch: Any,
+    dynamic_shapes: Any = None,
+    *,
+    skips_nonfinite: bool = False,
+    memory_budget: float | None = None,
 ) -> ExportedProgram:
     """Record what ``module(batch)`` does, gradients and updates inside."""
     _refuse_autocast()
@@ -41,6 +47,8 @@ def capture_step(
         program = program.replace(module=exact)
         program = tidied(program)
         program = program.replace(signature=program.signature.replace(outputs=named_outputs(program)))
+    if memory_budget is not None:
+        program = within_budget(program, memory_budget)
     return ExportedProgram(program, Origin(("batch",), example_inputs=((batch,), {})), dialect=Dialect.ATEN)
 
 

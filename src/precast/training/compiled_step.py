@@ -20,8 +20,10 @@ from precast.export.program import ExportedProgram
 from precast.graph.compilation import new_compilation
 from precast.graph.nodes import devices_of, placeholders_of
 from precast.graph.signature import InputKind
+from precast.native.programs import lower_segments, prepare_graph
 from precast.native.random import SEED_NAME, draw_from_streams, seed_as_input
 from precast.native.targets import target_for
+from precast.options import Options
 from precast.packaging.traced_program import retraced
 from precast.training.schedule import schedule_collectives
 
@@ -57,6 +59,12 @@ class CompiledStep:
     def leaves_of(self, batch: Any) -> list[Any]:
         """The leaves of a batch that fits; else an error names what does not."""
         return pytree.tree_leaves(self._convention.normalized((batch,), {}))
+
+    def arena_bytes(self, options: Options) -> int:
+        """How large the memory for all temporaries of a step is, in native code."""
+        target = target_for(devices_of(self.module.graph))
+        entries = lower_segments(prepare_graph(self.module, target, options), target)
+        return sum(int(entry.plan.arena_size.constant or 0) for entry in entries)
 
     def run(self, state: Sequence[torch.Tensor], leaves: Sequence[Any], seed: torch.Tensor) -> Any:
         """Make one step; a call that draws takes its numbers from the seed, and counts it up."""

@@ -30,6 +30,7 @@ class StepSettings:
     grad_clip: float | None = None
     accumulate: int = 1
     skip_nonfinite: bool = False
+    memory_budget: float | None = None
     moving: frozenset[tuple[int, str]] = frozenset()
     placement: Placement = ONE_PROCESS
 
@@ -117,6 +118,8 @@ class StepModule(torch.nn.Module):
             for name, value in group.items():
                 if isinstance(value, torch.Tensor):
                     _put(self.optimizer, f"groups.{position}.{name}", value)
+        if settings.memory_budget is not None:
+            _put(self.optimizer, "tangent", torch.ones(()))
         if settings.skip_nonfinite:
             _put(self.optimizer, "skipped", skipped)
 
@@ -147,10 +150,17 @@ class StepModule(torch.nn.Module):
             with torch.enable_grad():
                 with placement.saving(trained, whole), _exchanged(self.model, placement.replaced(whole)):
                     loss, auxiliary = _loss_of(loss_fn(self.model, part))
-                found = torch.autograd.grad(loss if count == 1 else loss / count, whole, allow_unused=True)
+                scaled = loss if count == 1 else loss / count
+                found = torch.autograd.grad(scaled, whole, self._tangent(loss), allow_unused=True)
             total = [_sum(one, other) for one, other in zip(total, found, strict=True)]
             results.append(pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (loss, *auxiliary)))
         return (results[0] if count == 1 else _joined(results)), total
+
+    def _tangent(self, loss: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of the loss, where a pass has to know it in the graph; else it is one."""
+        if self._plan.settings.memory_budget is None:
+            return None
+        return self.optimizer.get_buffer("tangent").to(loss.dtype).expand(loss.shape)
 
     def _update(self, trained: Sequence[torch.Tensor], gradients: Gradients) -> None:
         optimizer, settings = self._plan.optimizer, self._plan.settings

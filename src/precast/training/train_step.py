@@ -60,6 +60,7 @@ def train_step(
     grad_clip: float | None = None,
     accumulate: int = 1,
     skip_nonfinite: bool = False,
+    memory_budget: float | None = None,
     dynamic_shapes: Any = None,
     entries: Sequence[str] = ("train", "eval"),
     process_group: ProcessGroup | None = None,
@@ -77,6 +78,8 @@ def train_step(
     ``grad_clip``: the largest norm of all gradients together.
     ``accumulate``: how many equal parts of the batch, along first dimensions, are run one after the other.
     ``skip_nonfinite``: where the loss or a gradient is infinite or no number, nothing is updated.
+    ``memory_budget``: how much of the forward may be kept for the backward, as a fraction of all that it reads, or in
+    bytes; the rest is computed again.
     ``dynamic_shapes``: which sizes of the batch may change; else a step is compiled for each kind of batch.
     ``process_group``: those who train together, each on its part of the batch; the loss is the mean of theirs.
     ``shard``: what each of them keeps a part of: ``"none"``, ``"optimizer"`` (its state), or ``"parameters"`` (too).
@@ -94,8 +97,14 @@ def train_step(
     check_optimizer(optimizer)
     check_parameters(optimizer)
     _check(model, grad_clip, accumulate, entries)
+    if memory_budget is not None and (accumulate > 1 or process_group is not None):
+        raise InputValueError(
+            "memory_budget goes with one process and one micro-batch.",
+            why="a step is cut once, between its forward and its backward",
+            fix="Leave out memory_budget: accumulate= and shard= lower the memory of a step, too.",
+        )
     placement = placement_of(model, optimizer, process_group, shard, bucket_bytes)
-    settings = StepSettings(grad_clip, accumulate, skip_nonfinite, placement=placement)
+    settings = StepSettings(grad_clip, accumulate, skip_nonfinite, memory_budget, placement=placement)
     compilers = CompilersInUse.of_backend(get_backend(backend), as_options(options))
     step = TrainStep(
         model,
@@ -184,6 +193,12 @@ class TrainStep:
     def skipped(self) -> int:
         """How many steps were left out, since the loss or a gradient was infinite or no number."""
         return int(self._skipped)
+
+    @property
+    def arena_bytes(self) -> int:
+        """How large the memory is in which native code keeps all that is inside of a step on the example batch."""
+        variant = self._variant(self._example)
+        return 0 if variant is None else variant.step.arena_bytes(self._options)
 
     def compile_for(self, batch: Any) -> None:
         """Compile what a step on such a batch needs, without making one."""
@@ -311,8 +326,15 @@ class TrainStep:
         return _Variant(step, state, guards)
 
     def _program(self, module: StepModule, batch: Any) -> ExportedProgram:
+        settings = self._settings
         with gradients_set_aside(parameters_of(self.optimizer)):
-            return capture_step(module, batch, self._dynamic_shapes, skips_nonfinite=self._settings.skip_nonfinite)
+            return capture_step(
+                module,
+                batch,
+                self._dynamic_shapes,
+                skips_nonfinite=settings.skip_nonfinite,
+                memory_budget=settings.memory_budget,
+            )
 
     def _captured(self, batch: Any) -> tuple[StepModule, ExportedProgram]:
         """The step as a program; settings by which the optimizer decides what to do stay constants of it."""
