@@ -97,27 +97,12 @@ def train_step(
     check_optimizer(optimizer)
     check_parameters(optimizer)
     _check(model, grad_clip, accumulate, entries)
-    if memory_budget is not None and (accumulate > 1 or process_group is not None):
-        raise InputValueError(
-            "memory_budget goes with one process and one micro-batch.",
-            why="a step is cut once, between its forward and its backward",
-            fix="Leave out memory_budget: accumulate= and shard= lower the memory of a step, too.",
-        )
+    _check_budget(memory_budget, accumulate, process_group)
     placement = placement_of(model, optimizer, process_group, shard, bucket_bytes)
     settings = StepSettings(grad_clip, accumulate, skip_nonfinite, memory_budget, placement=placement)
     compilers = CompilersInUse.of_backend(get_backend(backend), as_options(options))
-    step = TrainStep(
-        model,
-        loss_fn,
-        optimizer,
-        example_batch,
-        settings,
-        compilers,
-        as_options(options),
-        dynamic_shapes=dynamic_shapes,
-        entries=entries,
-        process_group=process_group,
-    )
+    told: dict[str, Any] = {"dynamic_shapes": dynamic_shapes, "entries": entries, "process_group": process_group}
+    step = TrainStep(model, loss_fn, optimizer, example_batch, settings, compilers, as_options(options), **told)
     step.compile_for(example_batch)
     return step
 
@@ -402,6 +387,15 @@ def _refuse_impure(reads: Sequence[str]) -> None:
             at="; ".join(dict.fromkeys(reads)),
             why="a compiled step would go on with what it was when captured",
             fix="Compute it outside, and pass it as a part of the batch.",
+        )
+
+
+def _check_budget(memory_budget: float | None, accumulate: int, group: ProcessGroup | None) -> None:
+    if memory_budget is not None and (accumulate > 1 or group is not None):
+        raise InputValueError(
+            "memory_budget goes with one process and one micro-batch.",
+            why="a step is cut once, between its forward and its backward",
+            fix="Leave out memory_budget: accumulate= and shard= lower the memory of a step, too.",
         )
 
 
