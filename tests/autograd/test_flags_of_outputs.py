@@ -83,7 +83,27 @@ def differentiable_and_not(x):
     return x * 2, x.argmax(), x.detach() + 1, (x > 1).float()
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, make_view):
+        return make_view(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.reshape(2, 2) * 3, None
+
+
+def input_with_a_backward_of_its_own(x):
+    return Scaled.apply(x, lambda x: x)
+
+
+def view_with_a_backward_of_its_own(x):
+    return Scaled.apply(x, lambda x: x.view(-1)), x.t()
+
+
 FUNCTIONS = [
+    input_with_a_backward_of_its_own,
+    view_with_a_backward_of_its_own,
     view_of_input_that_requires_grad_now,
     fresh_leaf,
     leaf_and_its_view,
@@ -120,7 +140,7 @@ def written(function, inputs):
             out.mul_(2)
             outcomes.append("written")
         except RuntimeError as error:
-            outcomes.append(str(error).partition(".")[0])
+            outcomes.append(str(error).partition(".")[0].replace("Scaled", "CompiledFunction"))
     return outcomes, inputs[0].tolist()
 
 

@@ -51,7 +51,7 @@ class CallParts:
     ``layouts`` says of which plain tensors the inputs and results of each graph are made. ``outside_autograd``: an
     inference graph over inputs that require grad. ``regenerate`` wraps a call so that outputs alias as they should.
     ``partial`` makes the backward where only some results are used. ``memory_bytes``: how large the memory of inputs is
-    after the call, where that is resized.
+    after the call, where that is resized. ``views`` makes results that are views with a backward of their own.
     """
 
     graphs: Mapping[str, CompiledFunction]
@@ -63,6 +63,7 @@ class CallParts:
     regenerate: Callable[[FlatCall], FlatCall] | None = None
     partial: PartialBackwards | None = None
     memory_bytes: Mapping[int, int] = field(default_factory=dict)
+    views: Mapping[int, Callable[[Sequence[Any], Any], Any]] = field(default_factory=dict)
 
     def assemble(self, compilation: Compilation, second_order: Gradients | None) -> FlatCall:
         """The call; one that is trained needs to know how gradients of its gradients are come by."""
@@ -89,7 +90,9 @@ class CallParts:
         forward, backward = (self._graph_call(kind, compilation) for kind in (FORWARD, BACKWARD))
         assert self.partial is not None, "results can be used in part"
         takes_tangents = self._tangent_check()
-        return differentiable_call(TrainingGraphs(forward, backward, second_order, facts, self.partial, takes_tangents))
+        return differentiable_call(
+            TrainingGraphs(forward, backward, second_order, facts, self.partial, takes_tangents, self.views)
+        )
 
     def _tangent_check(self) -> Callable[[Sequence[Any]], bool]:
         """Whether tangents are of the kinds that the backward was compiled for; None is any."""

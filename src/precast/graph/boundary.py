@@ -76,6 +76,7 @@ class ViewReplay:
 class OutputFacts:
     """One output: its relation, the number of the input, output or base it relates to, and how it is made from it.
 
+    A view of an input that a ``torch.autograd.Function`` returned is a result of its own to autograd, and has a base.
     ``is_leaf``: it requires grad although it is the result of nothing that autograd saw: the program said so
     (``requires_grad_``), or it is a view that was made under ``no_grad``.
     """

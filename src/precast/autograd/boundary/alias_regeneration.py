@@ -14,7 +14,7 @@ of the caller's own memory exactly as eager cuts it.
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import sympy
@@ -115,6 +115,18 @@ def regenerate_aliases(inner: FlatCall, facts: BoundaryFacts, fakes: Sequence[An
         return outputs
 
     return call
+
+
+def views_with_backwards(facts: BoundaryFacts, fakes: Sequence[Any]) -> dict[int, Callable[[Sequence[Any], Any], Any]]:
+    """How results that are views with a backward of their own are made of inputs, and of what was computed for them."""
+    values, start = facts.values[len(facts.updated) :], len(facts.updated)
+    views = [(i, fact) for i, fact in enumerate(facts.outputs) if fact.relation is Relation.FRESH and fact.replay]
+    return {start + i: partial(_view_of_input, fact, _layout(fact, values[i], fakes)) for i, fact in views}
+
+
+def _view_of_input(facts: OutputFacts, layout: TracedLayout | None, inputs: Sequence[Any], computed: Any) -> Any:
+    assert facts.base is not None, "a view of an input names it"
+    return _cut(inputs[facts.base], facts, layout, inputs, computed)
 
 
 def _layout(facts: OutputFacts, value: Any, fakes: Sequence[Any]) -> TracedLayout | None:

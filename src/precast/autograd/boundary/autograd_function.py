@@ -18,7 +18,7 @@ Before: ``loss``, a plain tensor
 After:  ``loss`` with a ``grad_fn`` that does nothing, or raises what eager raises for a graph that was freed
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,8 @@ PartialBackwards = Callable[[Sequence[Any], tuple[bool, ...]], PartialBackward |
 class TrainingGraphs:
     """Compiled forward and backward, and how gradients of gradients and of some results alone are come by.
 
-    ``takes_tangents`` tells whether tangents are of the kinds that the backward was compiled for.
+    ``takes_tangents`` tells whether tangents are of the kinds that the backward was compiled for, ``views`` how results
+    are made that autograd is to know as views of inputs, with this backward.
     """
 
     forward: BoxedCall
@@ -85,6 +86,7 @@ class TrainingGraphs:
     facts: TrainingFacts
     partial: PartialBackwards
     takes_tangents: Callable[[Sequence[Any]], bool]
+    views: Mapping[int, Callable[[Sequence[Any], Any], Any]]
 
 
 class _Alias:
@@ -144,7 +146,7 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
     updated = [(i, number) for i, number in enumerate(facts.updated) if not facts.differentiable[i]]
     partial_backwards: dict[tuple[bool, ...], PartialBackward | None] = {}
     sizes_start, is_plain, is_random = count + saved_count, not special and not constant, facts.is_random
-    writes, takes_tangents = facts.writes, graphs.takes_tangents
+    writes, takes_tangents, views = facts.writes, graphs.takes_tangents, tuple(graphs.views.items())
 
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
@@ -162,6 +164,8 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             ctx.symints = outputs[sizes_start:]
             ctx.set_materialize_grads(False)
             results = [_own(result) for result in outputs[:count]]
+            for i, view in views:
+                results[i] = view(inputs, results[i])
             if is_plain:
                 return tuple(results)
             for i in special:

@@ -20,7 +20,12 @@ import torch
 from torch import fx
 
 from precast.autograd.boundary import FlatCall
-from precast.autograd.boundary.alias_regeneration import TracedLayout, layout_of, regenerate_aliases
+from precast.autograd.boundary.alias_regeneration import (
+    TracedLayout,
+    layout_of,
+    regenerate_aliases,
+    views_with_backwards,
+)
 from precast.autograd.boundary.autograd_function import reads_grad_mode
 from precast.autograd.boundary.mutations import Update, keep_mutations, mark_updates
 from precast.autograd.boundary.overlapping_inputs import written_parts
@@ -222,6 +227,7 @@ def _training_parts(
         training=training,
         reads_grad_mode=reads_grad_mode(forward.graph),
         partial=partial_backwards(function, inputs, fakes, facts, job, training),
+        views=views_with_backwards(facts, inputs),
     )
 
 

@@ -50,7 +50,13 @@ class FoundState:
 
 def variant_data(variant: CompiledVariant, parts: CallParts, state: FoundState) -> dict[str, Any]:
     """The variant without its graphs as plain data. Raises Indescribable where it is more than that."""
-    if parts.regenerate is not None or variant.replaces_state or parts.memory_bytes or variant.memory_asked:
+    if (
+        parts.regenerate is not None
+        or parts.views
+        or variant.replaces_state
+        or parts.memory_bytes
+        or variant.memory_asked
+    ):
         raise Indescribable("aliased outputs, state that is replaced, or memory that is resized")
     if any(layout for sides in parts.layouts.values() for side in sides for layout in side):
         raise Indescribable("tensor subclasses")

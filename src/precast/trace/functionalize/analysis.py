@@ -179,11 +179,14 @@ class _Outputs:
         if key is None:
             return OutputFacts(requires_grad=needs_grad, is_leaf=is_leaf)
         number = self._inputs_by_storage.get(key)
-        if number is not None and not _has_history_of_its_own(output, self._inputs[number]):
+        if number is not None:
             # The steps start from the input as it came; after a metadata change the caller's input is another view.
             with_steps = not self._input_facts[number].mutates_metadata
             replay = _replay(output, with_steps=with_steps, base=self._inputs[number])
-            return OutputFacts(Relation.VIEW_OF_INPUT, number, replay, needs_grad, is_leaf=is_leaf)
+            if not _has_history_of_its_own(output, self._inputs[number]):
+                return OutputFacts(Relation.VIEW_OF_INPUT, number, replay, needs_grad, is_leaf=is_leaf)
+            if output._base is self._inputs[number] and not self._input_facts[number].is_updated:
+                return OutputFacts(Relation.FRESH, number, replay, needs_grad)
         if len(self._sharing[key]) > 1:
             return self._facts_of_sharing(output, self._sharing[key])
         return OutputFacts(requires_grad=needs_grad, is_leaf=is_leaf)
