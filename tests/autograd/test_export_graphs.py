@@ -227,3 +227,15 @@ def test_fake_inputs_of_two_modes_are_refused():
     inputs = [FakeTensorMode().from_tensor(torch.ones(2)) for _ in range(2)]
     with pytest.raises(ValueError, match="different modes"):
         aot_export_joint_simple(lambda x, y: (x + y,), inputs, trace_joint=False)
+
+
+@pytest.mark.parametrize("other", [lambda x: x, lambda x: x.view(3, 1)[:, 0]])
+def test_writing_into_an_input_that_shares_memory_with_another_is_refused(other):
+    x = torch.randn(3)
+    with pytest.raises(RuntimeError, match="shares memory"):
+        aot_export_module(Of(lambda w, x, y: (x.mul_(2) + y,)), (x, other(x)), trace_joint=False)
+
+
+def test_a_joint_graph_of_inputs_without_gradients_has_none():
+    joint = aot_export_joint_simple(lambda x: (x * 2,), [torch.ones(3)], trace_joint=True)
+    assert joint(torch.ones(3))[1] is None

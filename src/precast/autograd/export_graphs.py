@@ -28,6 +28,7 @@ from precast.trace.capture.dynamic_shapes import positional_names
 from precast.trace.capture.prepare import PreparedCall, prepare
 from precast.trace.fake_inputs import fresh_copies
 from precast.trace.functionalize import analyze, functionalized
+from precast.trace.functionalize.shared_memory import inputs_written_through_others
 from precast.trace.record import (
     Decompositions,
     FlatFunction,
@@ -92,6 +93,17 @@ def check_joint_facts(facts: BoundaryFacts, call: PreparedCall) -> None:
                 why="a joint graph returns tensors only",
                 fix="Return tensors alone.",
             )
+
+
+def check_memory(facts: BoundaryFacts, call: PreparedCall) -> None:
+    """Refuse inputs that share memory with one that is written: a write into one would have to show in the other."""
+    tensors = [*(item.tensor for item in call.state), *call.call.leaves]
+    for number, other in inputs_written_through_others(tensors, facts):
+        raise ExportError(
+            f"The module writes into {call.input_names[number]}, which shares memory with {call.input_names[other]}.",
+            why="a functional graph takes each input as a value of its own, and would miss that both change",
+            fix="Pass a clone of one of them.",
+        )
 
 
 def check_loss(facts: BoundaryFacts, index: int) -> None:
@@ -224,6 +236,7 @@ def aot_export_module(
         call = prepare(mod, args, kwargs, dynamic_shapes=dims, takes_fakes=True)
         facts = analyze(call.flat, call.fake_inputs, call.fakes.mode)
         assert call.flat.out_tree is not None, "the module has run"
+        check_memory(facts, call)
         if trace_joint:
             assert output_loss_index is not None, "checked above"
             check_module_outputs(call.flat.out_tree)

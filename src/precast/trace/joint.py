@@ -116,6 +116,8 @@ def _gradients(
 ) -> list[torch.Tensor | None]:
     wanted = [i for i, fact in enumerate(facts.inputs) if fact.requires_grad]
     sources = [result for result, has_tangent in zip(results, facts.tangents, strict=True) if has_tangent]
+    if not wanted or not sources:
+        return [None] * len(primals)
     # Eager runs the backward outside of the forward's autocast block.
     with torch._C._DisableAutocast(), _explained_refusal():
         found = torch.autograd.grad(

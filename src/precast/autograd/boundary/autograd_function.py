@@ -158,9 +158,8 @@ def _autograd_function(graphs: TrainingGraphs) -> type[torch.autograd.Function]:
             ctx.primals = inputs
             ctx.versions = [inputs[i]._version for i in relevant]
             outputs = forward_graph([*inputs])
-            saved = outputs[count:sizes_start]
             # Autograd would look for the history of a view of something that was written into meanwhile.
-            ctx.save_for_backward(*(map(_own, saved) if writes else saved))
+            ctx.save_for_backward(*(map(_own, outputs[count:sizes_start]) if writes else outputs[count:sizes_start]))
             ctx.symints = outputs[sizes_start:]
             ctx.set_materialize_grads(False)
             results = [_own(result) for result in outputs[:count]]
