@@ -91,7 +91,7 @@ def page(results: dict[str, tuple[str, str]]) -> str:
     totals.append("| " + " | ".join(str(counts[status]) for status in STATUSES) + " |")
     rows = [f"| {name.partition('/')[2]} | {status} |" for name, (status, _) in sorted(results.items())]
     reasons = [
-        f"- `{name.partition('/')[2]}`: *{status}*: {' '.join(reason.split())[:300]}"
+        f"- `{name.partition('/')[2]}`: *{status}*: {reason.splitlines()[0][:300]}"
         for name, (status, reason) in sorted(results.items())
         if status not in ("two sizes", "not judged")
     ]

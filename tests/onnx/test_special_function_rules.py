@@ -22,6 +22,7 @@ CASES = {
     "i0e": (torch.special.i0e, WIDE),
     "i1": (torch.special.i1, WIDE),
     "i1e": (torch.special.i1e, WIDE),
+    "spherical_bessel_j0": (torch.special.spherical_bessel_j0, torch.cat([WIDE, torch.zeros(1)])),
 }
 
 

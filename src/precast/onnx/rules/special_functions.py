@@ -248,3 +248,12 @@ def _bessel_arguments(x: Any) -> tuple[Any, Any, Any]:
     size = op.Abs(x)
     part = op.Div(size, _double(3.75))
     return size, op.Mul(part, part), op.Reciprocal(part)
+
+
+@rule("prims::spherical_bessel_j0", "aten::special_spherical_bessel_j0")
+def spherical_bessel(x: Any) -> Any:
+    wide = _in_double(x)
+    is_zero = op.Equal(wide, _double(0.0))
+    ratio = op.Div(op.Sin(wide), op.Where(is_zero, _double(1.0), wide))
+    result = op.Where(op.IsInf(wide), _double(0.0), op.Where(is_zero, _double(1.0), ratio))
+    return op.CastLike(result, x)
