@@ -11,7 +11,16 @@ from precast.graph.nodes import source_line_of
 from precast.native.describe import Entry
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index, constant
-from precast.native.loops.program import FallbackStep, Kernel, KernelGroup, LibraryCall, Step, read_by, written_by
+from precast.native.loops.program import (
+    FallbackStep,
+    Kernel,
+    KernelGroup,
+    LibraryCall,
+    Step,
+    all_steps,
+    read_by,
+    written_by,
+)
 from precast.native.split import SplitGraph
 from precast.ops.own_operators import random_seed
 from precast.report.step_costs import operators_of, times_of
@@ -94,7 +103,7 @@ class GraphExplanation:
 
 def explain_graph(name: str, split: SplitGraph, entries: Sequence[Entry]) -> GraphExplanation:
     """Gather what the stages decided."""
-    steps = [step for entry in entries for step in entry.program.steps]
+    steps = [step for entry in entries for step in all_steps(entry.program)]
     fallbacks = [TorchLine(step.operator, step.at) for step in steps if isinstance(step, FallbackStep)]
     left = [
         node

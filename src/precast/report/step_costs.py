@@ -19,7 +19,17 @@ from torch import fx
 
 from precast.graph.nodes import has_value, module_path_of, source_line_of, value_of
 from precast.native.loops.index import Computed, Index, Symbol, Variable, evaluate
-from precast.native.loops.program import Check, FallbackStep, KernelGroup, LibraryCall, Step, read_by, written_by
+from precast.native.loops.program import (
+    Check,
+    FallbackStep,
+    KernelGroup,
+    LibraryCall,
+    Repeat,
+    Run,
+    Step,
+    read_by,
+    written_by,
+)
 from precast.native.targets import Target
 from precast.ops.cost import bytes_moved, flops, size_hint
 from precast.ops.facts import Fact, facts_of
@@ -82,6 +92,8 @@ def kind_of(step: Step, target: Target) -> str:
             return "torch"
         case Check():
             return "check"
+        case Run() | Repeat():
+            return "control flow"
     return "kernel"
 
 
