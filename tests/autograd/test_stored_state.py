@@ -183,6 +183,13 @@ class GrowsACache(Stateful):
         return self.kept.sum(0)
 
 
+class GrowsCachesInATuple(Stateful):
+    def forward(self, x):
+        keys, values = self.kept or (x[:0], x[:0])
+        self.kept = (torch.cat((keys, self.linear(x).detach())), torch.cat((values, x)))
+        return self.linear(x) @ self.kept[0].T @ self.kept[1]
+
+
 class DeletesAnAttribute(Stateful):
     def forward(self, x):
         self.kept = self.linear(x)
@@ -265,6 +272,17 @@ def test_stored_tensors_are_those_of_eager_and_compile_no_more_than_needed(make)
 @pytest.mark.parametrize("make", [KeepsInDeque, GrowsACache])
 def test_state_that_grows_is_that_of_eager(make):
     assert_same_calls(make, [(torch.randn(2, 4),) for _ in range(4)])
+
+
+@pytest.mark.parametrize("make", [GrowsACache, GrowsCachesInATuple])
+def test_caches_that_grow_are_compiled_a_few_times_only(make):
+    def compile(module):
+        return precast.compile(module, backend="nop", fullgraph=True)
+
+    calls = [(torch.randn(2, 4),) for _ in range(8)]
+    assert_same_calls(make, calls, compile=compile, variants=4)
+    with torch.no_grad():
+        assert_same_calls(make, calls, compile=compile, variants=4, trains=False)
 
 
 class Recorder:

@@ -241,10 +241,14 @@ class AotCallable:
             return variant, call.values
 
     def _meet_numbers(self, call: _Call) -> bool:
-        """Whether numbers have become inputs, since this call is not the first to differ by them."""
+        """Whether numbers or tensors of the state have become inputs: this call is not the first to differ by them."""
+        if self._order:
+            return False
         leaves, tree = flatten_opened((call.args, call.kwargs))
         changed = self._variants.changed_numbers(call.values, call.guard_key)
-        return not self._order and self._numbers.meet(tree, leaves, changed)
+        resized = () if self._dynamic is False else self._variants.resized_tensors(call.values, call.guard_key)
+        # Both are to be noted.
+        return any([self._numbers.meet(tree, leaves, changed), self._numbers.meet_tensors(resized)])
 
     def _compile_new(self, call: _Call, reason: str) -> CompiledVariant:
         roots = self._size_roots(call)
@@ -301,7 +305,7 @@ class AotCallable:
     def _warm_start(self, call: _Call, state_count: int, roots: SizeRoots) -> WarmStart | None:
         """The way to find this call among those of other processes."""
         numbers = call.numbers
-        if self._order or self._leading_state or (numbers is not None and numbers.places):
+        if self._order or self._leading_state or (numbers is not None and numbers.all_places):
             return None
         symbols = {(state_count + leaf, dimension): name for (leaf, dimension), name in roots.items()}
         positions = () if numbers is None else numbers.leaves
@@ -404,7 +408,10 @@ class AotCallable:
         from precast.trace.capture.call import flatten_call
 
         state = [item.target for item in module_state(root_modules(self._function))]
-        return [*state, *flatten_call(self._function, args, kwargs, checks_leaves=False).names]
+        numbers = self._numbers.inputs_of(*reversed(flatten_opened((args, kwargs))))
+        places = () if numbers is None else numbers.all_places
+        names = flatten_call(self._function, args, kwargs, checks_leaves=False).names
+        return [*state, *names, *(place.path for place in places)]
 
     def variants(self) -> list[Variant]:
         """All variants that are kept, as they were compiled."""

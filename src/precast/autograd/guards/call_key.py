@@ -50,6 +50,14 @@ def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
+def is_resized(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    """Whether two entries of static keys are of plain tensors that differ by sizes, and strides, alone."""
+    if len(before) != 6 or len(now) != 6 or len(before[0]) != len(now[0]):
+        return False
+    (sizes, dtype, grad, _, device, kind), (other_sizes, *others) = before, now
+    return bool(sizes != other_sizes) and [dtype, grad, device, kind] == [others[0], others[1], *others[3:]]
+
+
 class PlainTensors:
     """A call's values, all of them plain tensors on the CPU, to tell at little cost whether another call's are alike.
 

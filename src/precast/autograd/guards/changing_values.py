@@ -1,4 +1,4 @@
-"""Which Python numbers of a function's calls are inputs: those that were seen to change.
+"""Which Python numbers of a function's calls are inputs, and which tensors of its state: those seen to change.
 
 Before: ``denoise(x, 0)``, then ``denoise(x, 1)``; or a module that counts its calls
 After:  from the second value on, one variant for all of them
@@ -16,12 +16,13 @@ import torch
 
 from precast.graph.opened_objects import is_wrapper
 from precast.trace.capture.number_inputs import NumberInputs, is_number
-from precast.trace.state.places import Place
+from precast.trace.state.places import Place, home_of
 
 
 def sizes_of_numbers(numbers: NumberInputs, leaves: Sequence[Any]) -> dict[tuple[int, int], str]:
     """A symbol for every number among the leaves of a call and after them."""
-    positions = [*numbers.leaves, *range(len(leaves) - len(numbers.places), len(leaves))]
+    end = len(leaves) - len(numbers.tensors)
+    positions = [*numbers.leaves, *range(end - len(numbers.places), end)]
     return {
         (place, 0): f"number{place}"
         for place in positions
@@ -38,20 +39,27 @@ class ChangingNumbers:
         self._found: dict[_Key, Place | int] = {}
         self._newest: dict[_Key, Place | int] = {}
         self._refused: set[_Key] = set()
+        self._tensors: dict[_Key, Place] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._found or self._tensors)
 
     def inputs_of(self, tree: Any, leaves: Sequence[Any]) -> NumberInputs | None:
         """The numbers among the leaves of a call, and in Python's state; None if there are none."""
         if self._from_start and tree not in self._met:
             self._met[tree] = []
             self._add({(tree, number): number for number, leaf in enumerate(leaves) if is_number(leaf)})
-        if not self._found:
+        if not self:
             return None
         places = tuple(place for place in self._found.values() if isinstance(place, Place))
         positions = (each for (owner, _), each in self._found.items() if isinstance(each, int) and owner == tree)
-        return NumberInputs(frozenset(positions), places) or None
+        return NumberInputs(frozenset(positions), places, tuple(self._tensors.values())) or None
+
+    def meet_tensors(self, places: Sequence[Place]) -> bool:
+        """Note places with tensors that change their sizes; tells whether more became inputs."""
+        new = {home_of(place): place for place in places if home_of(place) not in self._tensors}
+        self._tensors |= new
+        return bool(new)
 
     def meet(self, tree: Any, leaves: Sequence[Any], places: Sequence[Place]) -> bool:
         """Note a call that is about to be compiled, and places that have changed; tells whether more became inputs."""

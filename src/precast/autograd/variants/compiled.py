@@ -12,11 +12,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast.autograd.boundary import FlatCall
-from precast.autograd.guards.call_key import PlainTensors, static_key
+from precast.autograd.guards.call_key import PlainTensors, is_resized, static_key
 from precast.autograd.guards.state import StateGuards
 from precast.graph.boundary import NO_GRADIENTS, GradientInputs, has_hooks
 from precast.trace.capture.argument_containers import ArgumentContainer, apply_changes, argument_containers
-from precast.trace.state.places import NOWHERE, Readings
+from precast.trace.state.places import NOWHERE, Place, Readings
 from precast.trace.state.references import KeptContainer, with_shared
 
 if TYPE_CHECKING:
@@ -168,6 +168,12 @@ class CompiledVariant:
         if pairs or now[:start] != self.captured_key[:start]:
             return "tensors in Python's state, or gradients, are of other sizes, types or strides"
         return "tensors that a backward reaches have hooks" if now != self.captured_key else None
+
+    def resized_tensors(self) -> list[Place]:
+        """Where captured tensors differ from those compiled for by their sizes alone."""
+        now = static_key(self.captured.read())
+        pairs = zip(self.captured.places, self.captured_key, now, strict=False)
+        return [place for place, before, key in pairs if place.path and is_resized(before, key)]
 
     @staticmethod
     def key_of(tensors: Sequence[Any], now: Sequence[Any], outputs: "OutputPlan") -> tuple[Any, ...]:

@@ -67,7 +67,7 @@ def analyze_call(
     outputs = OutputPlan()
     state = reachable_state(function, Reads.of(code_being_noted()), prepared.exchanged)
     captured = captured_places(prepared.state[len(slots) :], state.tensors)
-    guards = StateGuards(state, () if numbers is None else numbers.places)
+    guards = StateGuards(state, () if numbers is None else numbers.all_places)
     flat = _over_tensors(function, prepared, lambda: [*slots.read(), *captured.read()], outputs, guards, numbers)
     with prepared.fakes.unrecorded(), noted_impurities(suspects(code_being_noted())) as impure_reads:
         facts = analyze(flat, [prepared.fake_inputs[place] for place in places], prepared.fakes.mode)

@@ -122,6 +122,13 @@ class VariantTable:
             return guards.changed_numbers()
         return []
 
+    def resized_tensors(self, values: Sequence[Any], guard_key: tuple[Any, ...]) -> list[Place]:
+        """The places in Python's state that hold tensors of other sizes than for a call that was alike otherwise."""
+        for variant in self._alike(values, guard_key):
+            if variant.guards is None or variant.guards.hold():
+                return variant.resized_tensors()
+        return []
+
     def _guards_alike(self, values: Sequence[Any], guard_key: tuple[Any, ...]) -> Iterator[StateGuards]:
         """The guards of variants that fit but for these, the newest first."""
         for variant in self._alike(values, guard_key):

@@ -1,8 +1,13 @@
-"""Python numbers as inputs of a program. Ints travel as sizes of empty tensors, since sizes may be symbols.
+"""What changes in Python's state as inputs of a program: numbers, and tensors whose sizes change.
+
+Ints travel as sizes of empty tensors, since sizes may be symbols.
 
 Before: ``step(x, 7)``, and a module whose ``calls`` is 3 and whose ``scale`` is 0.5
 After:  ``step(x, empty[9, 0])`` and two more inputs, ``empty[5, 0]`` and ``tensor(0.5)``; while tracing, ints are
         symbols less two, and floats are read out of their tensors
+
+Before: a module whose ``cache`` grows by a row at each call
+After:  one more input, which the module holds while it is traced
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,39 +44,47 @@ def of_input(tensor: Any) -> Any:
 
 @dataclass(frozen=True)
 class NumberInputs:
-    """The ``leaves`` of a call that are numbers, by position, and the ``places`` whose numbers follow the leaves."""
+    """The ``leaves`` of a call that are numbers, by position, and the ``places`` whose numbers follow the leaves.
+
+    What is in the places ``tensors`` comes last, as it is.
+    """
 
     leaves: frozenset[int] = frozenset()
     places: tuple[Place, ...] = ()
+    tensors: tuple[Place, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.leaves or self.places)
+        return bool(self.leaves or self.places or self.tensors)
+
+    @property
+    def all_places(self) -> tuple[Place, ...]:
+        return (*self.places, *self.tensors)
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
         """The leaves with numbers as tensors, and after them the numbers of the places."""
         found = [as_input(leaf) if number in self.leaves else leaf for number, leaf in enumerate(leaves)]
-        return [*found, *map(as_input, self.read())]
+        return [*found, *self.read_inputs()]
 
-    def read(self) -> list[Any]:
-        """What is in the places now; None where nothing is."""
-        return [_read(place) for place in self.places]
+    def read_inputs(self) -> list[Any]:
+        """What is in the places now, as inputs; None where nothing is."""
+        return [*(as_input(_read(place)) for place in self.places), *map(_read, self.tensors)]
 
     def leaves_of(self, inputs: Sequence[Any]) -> list[Any]:
         """The leaves again, with numbers or symbols."""
-        leaves = inputs[: len(inputs) - len(self.places)]
+        leaves = inputs[: len(inputs) - len(self.all_places)]
         return [of_input(leaf) if number in self.leaves else leaf for number, leaf in enumerate(leaves)]
 
     @contextmanager
     def put(self, inputs: Sequence[Any]) -> Iterator[None]:
-        """While active, the places hold the numbers, or symbols, of these inputs."""
-        before = self.read()
-        numbers = inputs[len(inputs) - len(self.places) :]
-        for place, tensor in zip(self.places, numbers, strict=True):
-            place.write(of_input(tensor))
+        """While active, the places hold the numbers, or symbols, and the tensors of these inputs."""
+        before = list(map(_read, self.all_places))
+        given = inputs[len(inputs) - len(before) :]
+        for number, (place, value) in enumerate(zip(self.all_places, given, strict=True)):
+            place.write(of_input(value) if number < len(self.places) else value)
         try:
             yield
         finally:
-            for place, value in zip(self.places, before, strict=True):
+            for place, value in zip(self.all_places, before, strict=True):
                 place.write(value)
 
 

@@ -31,7 +31,7 @@ from precast.trace.capture.dynamic_shapes import (
 )
 from precast.trace.capture.failures import explained_failures
 from precast.trace.capture.module_state import StateTensor, constant_names, module_names, module_state, root_modules
-from precast.trace.capture.number_inputs import NumberInputs, as_input
+from precast.trace.capture.number_inputs import NumberInputs
 from precast.trace.capture.own_backwards import running_own_backwards
 from precast.trace.capture.stand_ins import averages_by_tensors, steps_as_numbers
 from precast.trace.captured_tensors import CapturedTensors
@@ -317,9 +317,9 @@ def _fake_gradients(
 
 
 def _with_numbers(call: FlatCall, numbers: NumberInputs) -> FlatCall:
-    """The call with one more leaf for every number that Python's state holds."""
-    paths = tuple(place.path for place in numbers.places)
-    leaves = (*call.leaves, *map(as_input, numbers.read()))
+    """The call with one more leaf for every number, or changing tensor, that Python's state holds."""
+    paths = tuple(place.path for place in numbers.all_places)
+    leaves = (*call.leaves, *numbers.read_inputs())
     return FlatCall(leaves, call.tree, (*call.names, *map(as_identifier, paths)), (*call.paths, *paths))
 
 

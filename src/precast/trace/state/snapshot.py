@@ -13,7 +13,7 @@ A trace runs a program several times, and compiled code would keep for ever what
 
 import random
 import re
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -97,7 +97,7 @@ class Write:
     def adding(cls, sized: Sized, values: list[Any], keys: Sequence[Any] = ()) -> "Write":
         """Leaves values under ``keys``, or at the end of a list."""
         if not isinstance(sized.holder, dict):
-            return cls(sized.path, values, type(sized.holder).extend, sized.locate, added_to=sized)
+            return cls(sized.path, values, _builtin_kind(sized.holder).extend, sized.locate, added_to=sized)
         put = partial(_Held(sized, {}, False).put, keys, ())
         homes = tuple((id(sized.holder), key) for key in keys)
         return cls(sized.path, values, put, sized.locate, homes, added_to=sized)
@@ -264,9 +264,7 @@ class _Held:
         holder, before, path, locate = self.sized.holder, self.before, self.sized.path, self.sized.locate
         if isinstance(holder, set):
             is_same = self.is_global or holder == before
-            return (
-                None if is_same else Write(path, [set(holder)], lambda found, values: _refill(found, values[0]), locate)
-            )
+            return None if is_same else Write(path, [set(holder)], _refill_from_first, locate)
         if isinstance(before, list):
             starts_alike = len(holder) >= len(before) and all(map(is_, holder, before))
             if not starts_alike:
@@ -306,17 +304,15 @@ class _Held:
     def _assign(self, holder: Any, key: Any, value: Any) -> None:
         if self.sized.owner is not None:
             setattr(self.sized.owner, key, value)
-        elif isinstance(holder, dict):
-            # What a class does beside has been done by the program, and is found by itself.
-            dict.__setitem__(holder, key, value)
         else:
-            holder[key] = value
+            # What a class of the user's does beside has been done by the program, and is found by itself.
+            _builtin_kind(holder).__setitem__(holder, key, value)
 
     def _remove(self, holder: Any, key: Any) -> None:
         if self.sized.owner is not None:
             delattr(self.sized.owner, key)
         else:
-            holder.pop(key, None)
+            _builtin_kind(holder).pop(holder, key, None)
 
     def restore(self) -> None:
         holder = self.sized.holder
@@ -334,11 +330,14 @@ class _Held:
 
 
 def _refill(holder: Any, contents: Any) -> None:
-    holder.clear()
-    if isinstance(holder, set):
-        holder.update(contents)
-    else:
-        holder.extend(contents)
+    kind = _builtin_kind(holder)
+    kind.clear(holder)
+    (kind.update if isinstance(holder, set) else kind.extend)(holder, contents)
+
+
+def _builtin_kind(holder: Any) -> Any:
+    """The class of Python's own that a container is of."""
+    return next(kind for kind in (OrderedDict, dict, list, deque, set) if isinstance(holder, kind))
 
 
 def traced_tensors(value: Any) -> list[torch.Tensor]:
