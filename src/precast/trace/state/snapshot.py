@@ -264,7 +264,7 @@ class _Held:
         holder, before, path, locate = self.sized.holder, self.before, self.sized.path, self.sized.locate
         if isinstance(holder, set):
             is_same = self.is_global or holder == before
-            return None if is_same else Write(path, [set(holder)], _refill_from_first, locate)
+            return None if is_same else Write(path, [set(holder)], _refill_set, locate)
         if isinstance(before, list):
             starts_alike = len(holder) >= len(before) and all(map(is_, holder, before))
             if not starts_alike:
@@ -333,6 +333,10 @@ def _refill(holder: Any, contents: Any) -> None:
     kind = _builtin_kind(holder)
     kind.clear(holder)
     (kind.update if isinstance(holder, set) else kind.extend)(holder, contents)
+
+
+def _refill_set(holder: set[Any], values: Sequence[Any]) -> None:
+    _refill(holder, values[0])
 
 
 def _builtin_kind(holder: Any) -> Any:
