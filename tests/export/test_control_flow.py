@@ -141,3 +141,19 @@ def test_a_choice_in_python_names_the_line_and_the_ways_out():
 
     with pytest.raises(RuntimeError, match=r"test_control_flow\.py:\d+.*return x if(.|\n)*torch\.cond(.|\n)*_check"):
         exported(Choosing())
+
+
+def test_a_choice_that_is_made_already_is_no_operator():
+    class Choosing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return torch.cond(x.shape[0] > 4, lambda x: x.cos(), lambda x: x.sin() * self.scale, (x,))
+
+    program = export(Choosing(), (torch.ones(2, 3),))
+    assert [str(node.target) for node in program.graph.nodes if node.op == "call_function"] == [
+        "aten.sin.default",
+        "aten.mul.Tensor",
+    ]

@@ -163,3 +163,9 @@ def test_values_that_only_running_gives_keep_their_ranges():
     assert exported.module()(torch.arange(6.0), torch.tensor(4)).tolist() == [0, 1, 2, 3]
     with pytest.raises(RuntimeError, match="assertion"):
         exported.module()(torch.arange(6.0), torch.tensor(1))
+
+
+def test_a_renamed_result_is_renamed_in_the_signature():
+    signature = export(torch.nn.ReLU(), (torch.ones(2),)).graph_signature
+    signature.replace_all_uses("relu", "renamed")
+    assert signature.user_outputs == ("renamed",)

@@ -3,7 +3,7 @@
 The two forms of an exported program.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from precast.graph.signature import (
@@ -112,6 +112,13 @@ class ExportGraphSignature:
             gradients_to_user_inputs=self._outputs(OutputKind.GRADIENT_TO_USER_INPUT),
             loss_output=losses[0],
         )
+
+    def replace_all_uses(self, old: str, new: str) -> None:
+        """Let outputs that are known in the graph by one name be known by another, after a node was renamed."""
+        self.output_specs = [
+            replace(spec, arg=replace(spec.arg, name=new)) if spec.arg.name == old else spec
+            for spec in self.output_specs
+        ]
 
     def _inputs(self, kind: InputKind) -> dict[str, str]:
         return {spec.arg.name: str(spec.target) for spec in self.input_specs if spec.kind is kind}

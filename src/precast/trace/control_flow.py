@@ -68,6 +68,10 @@ def call_control_flow(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
     """Call the operator with flat operands, and give its branches all tensors that they close over."""
     form = FORMS[operator._name]
     arguments = [*args, *kwargs.values()]
+    if isinstance(operator, CondOp) and isinstance(arguments[0], bool):
+        # Decided already: by a size that is a number, say.
+        with surroundings():
+            return arguments[1 if arguments[0] else 2](*arguments[form.further])
     given = arguments[form.further]
     example = [*_examples(arguments, form), *given]
     branches = {number: _Branch(arguments[number], surroundings) for number in form.branches}
