@@ -463,6 +463,25 @@ def test_which_tensors_of_pythons_state_are_one_is_compared(start):
     assert start(run, x, ones())
 
 
+class WithoutModule(type):
+    """As Cython's metaclass is: what stands for its module's name is a descriptor."""
+
+    __module__ = type.__dict__["__module__"]
+
+
+class OfStrangeKind(metaclass=WithoutModule):
+    factor = 2
+
+
+def reads_strange_class(x):
+    return x * OfStrangeKind.factor
+
+
+def test_classes_whose_metaclass_names_no_module_are_looked_at(start):
+    assert not isinstance(WithoutModule.__module__, str)
+    start(reads_strange_class, ones())
+
+
 def test_hooks_are_traced(start):
     net = Net()
     start(net, ones())

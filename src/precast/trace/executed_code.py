@@ -19,9 +19,14 @@ from typing import Any
 from unittest.mock import patch
 
 
-def is_trusted(module: str | None) -> bool:
-    """Whether a module is Python's, torch's or ours, so that its version tells what it does."""
-    package = (module or "").partition(".")[0]
+def is_trusted(module: object) -> bool:
+    """Whether a module is Python's, torch's or ours, so that its version tells what it does.
+
+    Metaclasses that were made in C, as Cython's, have something else than a name there: nobody exchanges them.
+    """
+    if not isinstance(module, str):
+        return module is not None
+    package = module.partition(".")[0]
     return package in ("torch", "precast") or package in sys.stdlib_module_names
 
 

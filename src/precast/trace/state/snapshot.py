@@ -70,7 +70,7 @@ def _name_of(path: str) -> str:
 
 def _is_spent_by_use(value: Any) -> bool:
     kind = type(value)
-    if kind.__module__.startswith("numpy.random"):
+    if str(kind.__module__).startswith("numpy.random"):
         return True
     # Those of the user's classes keep their state in attributes, where it is seen.
     return isinstance(value, random.Random) or (isinstance(value, Iterator) and is_trusted(kind.__module__))
