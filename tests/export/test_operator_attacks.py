@@ -165,7 +165,7 @@ REFUSED = [
     "aten.to_sparse.default", "aten._cudnn_rnn.default", "mkldnn._linear_pointwise.default", "prim.device.default",
     "inductor.resize_storage_bytes_.default", "aten._nested_view_from_buffer.default",
     "profiler._record_function_enter.default", "aten._embedding_bag_sparse_backward.default",
-    "_c10d_functional.wait_tensor.default", "rngprims.philox_rand.default", "aten._stack.default",
+    "_c10d_functional.all_reduce_.default", "rngprims.philox_rand.default", "aten._stack.default",
     "aten.remainder.int", "aten.slice.t", "aten.split.str",
 ]  # fmt: skip
 
