@@ -41,7 +41,7 @@ def train_command(
     key: Annotated[Path | None, typer.Option("--require-signature", help="PEM file of who must have signed.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Train a saved step on batches, without torch.
+    """Train a saved step, without torch.
 
     Ctrl-C ends it after the step at work, and saves. Native code in the file runs with your rights: run files of people
     you trust, or require their signature.

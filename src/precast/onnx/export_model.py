@@ -100,7 +100,6 @@ def export(
     ``custom_translation_table`` maps operators to functions over onnxscript's ops. ``progress`` is told of each step.
 
     >>> import torch
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
     >>> program = export(torch.nn.ReLU(), (torch.ones(2),))
     >>> [node.op_type for node in program.model.graph]
     ['Relu']

@@ -153,11 +153,15 @@ def _pinned(
     """
     is_told = any(is_backward(node) for node in nodes)
     forward, backward = [], []
+    late = set(tied_to_tangents)
     for index, node in enumerate(nodes):
+        if not late.isdisjoint(node.all_input_nodes):
+            late.add(node)
         tag = node.meta.get("partitioner_tag")
         acts = node.op == "call_function" and (not is_pure(node) or is_random(node))
-        if tag == "must_be_in_backward" or (acts and node in tied_to_tangents):
+        if tag == "must_be_in_backward" or (acts and node in late):
             backward.append(node)
+            late.add(node)
         elif tag == "must_be_in_forward":
             forward.append(node)
         elif acts and node not in required:
@@ -166,6 +170,9 @@ def _pinned(
             else:
                 in_backward = tag == "is_backward"
             (backward if in_backward else forward).append(node)
+            if in_backward:
+                # The token that ends a chain of effects comes after the last of them, whoever recorded it.
+                late.add(node)
     return forward, backward
 
 

@@ -5,7 +5,7 @@ Drops nodes whose results nobody reads and that do nothing else.
 Before: ``a = exp(x); b = detach(a); return (x,)``. After: ``return (x,)``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +39,19 @@ class AttributingInterpreter(fx.Interpreter):
         if target in REGIONS:
             # What a region holds runs as part of the program: its nodes tell their own stories, not the region's.
             args = tuple(_attributed(each) if isinstance(each, fx.GraphModule) else each for each in args)
+        if target is torch.ops.aten.view.default:
+            return _viewed(*args)
         return super().call_function(target, args, kwargs)
+
+
+def _viewed(source: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A view; a copy where the operand, decomposed, is laid out so that there is none."""
+    try:
+        return torch.ops.aten.view.default(source, shape)
+    except (ValueError, RuntimeError):
+        if source.is_contiguous():
+            raise
+        return source.contiguous().view(shape)
 
 
 def _attributed(module: fx.GraphModule) -> Callable[..., Any]:

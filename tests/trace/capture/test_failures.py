@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from precast.errors import DataDependentError, InputTypeError, InputValueError, UnsupportedOpError
 from precast.graph.interpreter import interpret
@@ -115,20 +114,6 @@ def test_arguments_that_do_not_fit_the_signature(args, kwargs):
 def test_an_argument_of_unknown_type():
     with pytest.raises(InputTypeError, match=r"args\[0\] is a object"):
         capture(lambda a: x, (object(),))
-
-
-def test_a_fake_tensor_as_input():
-    with FakeTensorMode() as mode:
-        fake = mode.from_tensor(x)
-    with pytest.raises(InputValueError, match=r"args\[1\] is a fake tensor"):
-        capture(torch.add, (x, fake))
-
-
-def test_a_module_that_is_fake_already():
-    with FakeTensorMode():
-        model = torch.nn.Linear(2, 2)
-    with pytest.raises(InputValueError, match="weight is a fake tensor"):
-        capture(model, (torch.ones(1, 2),))
 
 
 def test_a_lazy_module_that_was_never_called():

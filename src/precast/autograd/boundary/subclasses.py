@@ -53,7 +53,8 @@ def layout_of(value: Any) -> Layout:
         return None
     names, context = value.__tensor_flatten__()
     inner = tuple(layout_of(getattr(value, name)) for name in names)
-    is_static = not value._has_symbolic_sizes_strides
+    # Where none inside is symbolic, the size of a ragged dimension is a number of the subclass's own.
+    is_static = not any(getattr(value, name)._has_symbolic_sizes_strides for name in names)
     if not is_static and any(str(getattr(value, name).shape) != str(value.shape) for name in names):
         raise CaptureError(
             f"A {type(value).__name__} has dynamic sizes that are not those of the tensors inside of it.",

@@ -19,7 +19,7 @@ def refine_dynamic_shapes_from_suggested_fixes(
 ) -> Any:
     """The ``dynamic_shapes`` that an error's text suggests, by name or by position as those that were given.
 
-    >>> text = 'declare what holds:\\\\nbatch = Dim("batch", max=64)\\\\ndynamic_shapes = {"x": {0: batch}}'
+    >>> text = 'declare what holds:\\nbatch = Dim("batch", max=64)\\ndynamic_shapes = {"x": {0: batch}}'
     >>> refine_dynamic_shapes_from_suggested_fixes(text, (None,))
     ({0: batch},)
     """
