@@ -47,11 +47,12 @@ class AttributingInterpreter(fx.Interpreter):
 def _viewed(source: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """A view; a copy where the operand, decomposed, is laid out so that there is none."""
     try:
-        return torch.ops.aten.view.default(source, shape)
+        viewed: torch.Tensor = torch.ops.aten.view.default(source, shape)
     except (ValueError, RuntimeError):
         if source.is_contiguous():
             raise
-        return source.contiguous().view(shape)
+        viewed = source.contiguous().view(shape)
+    return viewed
 
 
 def _attributed(module: fx.GraphModule) -> Callable[..., Any]:

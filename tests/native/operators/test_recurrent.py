@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import precast
 
@@ -52,3 +53,37 @@ def test_an_lstm_goes_on_from_a_given_state(bias: bool) -> None:
     sequence, state = torch.randn(4, 3, 6), (torch.randn(2, 3, 5), torch.randn(2, 3, 5))
     with torch.no_grad():
         torch.testing.assert_close(precast.compile(layer)(sequence, state), layer(sequence, state))
+
+
+class UnrolledBothWays(torch.nn.Module):
+    """Gated recurrent units over a sequence and over its reverse, step by step."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = [(12, 3), (12, 4), (12,), (12,)] * 2
+        self.weights = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(size) / 2) for size in sizes])
+
+    def one_way(self, x, to_input, to_state, input_bias, state_bias):
+        state, states = torch.zeros(1, x.shape[1], 4), []
+        for given in F.linear(x, to_input, input_bias).unbind(0):
+            reset, update, new = given.unsqueeze(0).chunk(3, 2)
+            own_reset, own_update, own_new = F.linear(state, to_state, state_bias).chunk(3, 2)
+            new = (new + own_new * (own_reset + reset).sigmoid()).tanh()
+            state = (state - new) * (own_update + update).sigmoid() + new
+            states.append(state)
+        return torch.cat(states)
+
+    def forward(self, x):
+        ahead, back = self.one_way(x, *self.weights[:4]), self.one_way(x.flip(0), *self.weights[4:])
+        return torch.cat([ahead, back.flip(0)], -1)
+
+
+def test_gradients_that_are_put_together_of_many_parts_in_one_loop():
+    """The compiler took one part's elements for another's, in a loop that it had unrolled."""
+    torch.manual_seed(0)
+    module, x = UnrolledBothWays(), torch.randn(2, 2, 3)
+    compiled = precast.compile(module, dynamic=True, fullgraph=True)
+    found, expected = (
+        torch.autograd.grad(call(x).square().sum(), list(module.parameters())) for call in (compiled, module)
+    )
+    torch.testing.assert_close(found, expected)

@@ -27,7 +27,7 @@ from precast.native.loops.program import (
     variables_of,
     written_by,
 )
-from precast.native.loops.scalars import Accumulator
+from precast.native.loops.scalars import Accumulator, Load, walk
 from precast.native.targets.cpu.codegen.accumulators import (
     BLOCK,
     LANE_BLOCK,
@@ -340,7 +340,7 @@ class KernelWriter:
     def part(self, loop: Loop, bounds: tuple[str, str]) -> list[str]:
         """A plain loop over one variable from and up to somewhere."""
         (variable,) = loop.variables
-        return ["#pragma omp simd", _header(variable, bounds), *indented(self.body(loop.body)), "}"]
+        return [_as_vector(loop), _header(variable, bounds), *indented(self.body(loop.body)), "}"]
 
     def nest(self, loop: Loop, bounds: tuple[str, str]) -> list[str]:
         """Loops one inside the other around a body with loops of its own; `bounds` are those of the first."""
@@ -438,7 +438,7 @@ def _pragmas(loop: Loop, *, is_outermost: bool, is_innermost: bool) -> dict[int,
         return {}
     last = len(loop.variables) - 1
     free = [_is_free(loop, variable) for variable in loop.variables]
-    pragmas = {last: "#pragma omp simd"} if is_innermost and free[-1] else {}
+    pragmas = {last: _as_vector(loop)} if is_innermost and free[-1] else {}
     if not is_outermost or not may_be_large(loop) or not free[0]:
         return pragmas
     if is_innermost and last == 0:
@@ -447,6 +447,23 @@ def _pragmas(loop: Loop, *, is_outermost: bool, is_innermost: bool) -> dict[int,
     outer = min(outer, (*free, False).index(False)) or 1
     collapse = f" collapse({outer})" if outer > 1 else ""
     return {**pragmas, 0: f"#pragma omp parallel for{collapse}{condition(loop)}"}
+
+
+_UNROLLED = 64
+"""Loops of so many iterations at the most are unrolled whole, once they are vectors."""
+
+
+def _as_vector(loop: Loop) -> str:
+    """How the last variable is made a vector.
+
+    A loop that is unrolled whole reads under masks that are known beforehand. Where many pointers are in use, GCC 12
+    then reads other elements; it finds by itself that such a loop can be a vector.
+    """
+    extent = loop.variables[-1].extent.constant
+    loads = (each for store in stores_of(loop.body) for each in walk(store.value) if isinstance(each, Load))
+    is_unrolled = extent is not None and extent <= _UNROLLED
+    has_masks = is_unrolled and any(load.guard is not None for load in loads)
+    return "#pragma GCC unroll 1" if has_masks else "#pragma omp simd"
 
 
 def _is_free(loop: Loop, variable: Variable) -> bool:
