@@ -5,6 +5,7 @@ BIN     := .venv/bin
 READY   := .venv/.ready
 READY_BENCH := .venv/.ready-bench
 READY_TIMM := .venv/.ready-timm
+READY_DOCS := .venv/.ready-docs
 FAST    := -m "not slow and not models and not gpu"
 TOPICS  ?= $(sort $(wildcard benchmarks/*.py))
 # What `make bench` measures; nothing given means all of it, with one thread.
@@ -53,7 +54,7 @@ test: compiler lint ## check the style, then run the doctests and the fast tests
 	@$(PYTEST) $(FAST)
 
 .PHONY: test-all
-test-all: compiler lint ## the same with every test that needs no GPU (long)
+test-all: compiler lint $(READY_DOCS) ## the same with every test that needs no GPU, every snippet, the site and the examples (long)
 	$(call say,all tests but those for a GPU)
 	@$(PYTEST) -m "not gpu"
 
@@ -61,6 +62,15 @@ test-all: compiler lint ## the same with every test that needs no GPU (long)
 test-torch: compiler $(TORCH_VENV)/.ready ## the tests that depend on torch most, with VERSION=2.11 or another, in an environment of its own
 	$(call say,short tests under torch $(shell $(TORCH_VENV)/bin/python -c 'import torch; print(torch.__version__)'))
 	@OMP_NUM_THREADS=1 $(TORCH_VENV)/bin/pytest -n $(WORKERS) $(FAST) $(SHORT)
+
+.PHONY: test-gpu
+test-gpu: $(READY) ## is code for GPUs right on this machine's: operators, models, recordings; skips itself without one
+	@$(BIN)/python -m benchmarks.gpu.check --out $(or $(OUT),gpu-results)
+
+.PHONY: bench-gpu
+bench-gpu: $(READY) ## training and inference on a GPU beside torch.compile: MODELS= CONTENDERS= PUBLISH=1
+	@$(BIN)/python -m benchmarks.gpu.bench --out $(or $(OUT),gpu-results) $(if $(PUBLISH),--publish) \
+		$(if $(MODELS),--models $(MODELS)) $(if $(CONTENDERS),--contenders $(CONTENDERS))
 
 .PHONY: fuzz-files
 fuzz-files: compiler $(READY) ## hostile files, arrays, calls from C, operators (long): FILES=100000 ARRAYS=10000 CALLS=10000 SEED=0 FIRST=0 WORKERS=16
@@ -82,6 +92,19 @@ demo: compiler $(READY) ## the whole story: compile, train, package, run without
 	@$(BIN)/python examples/demo.py
 	$(call say,train a small GPT: with torch; without torch; from C)
 	@$(BIN)/python examples/train/gpt.py
+
+.PHONY: docs
+docs: $(READY_DOCS) ## the documentation as a site, in build/site
+	$(call say,site)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'open build/site/index.html'
+
+.PHONY: dist
+dist: $(READY_DOCS) ## sdist and wheel in dist/, each checked by installing it into an empty environment
+	$(call say,building)
+	@rm -rf dist && $(BIN)/python -m build --quiet
+	$(call say,checking)
+	@$(BIN)/python -m tests.repository.check_dist dist
 
 .PHONY: architectures
 architectures: compiler $(READY_TIMM) ## judge every architecture of transformers and timm (hours; goes on where it ended), write the page
@@ -117,7 +140,7 @@ format: $(READY) ## format the code and mend what ruff can mend by itself
 
 .PHONY: clean
 clean: ## remove the environment and every cache
-	@rm -rf .venv .venv-torch-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	@rm -rf build .venv .venv-torch-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: compiler
@@ -148,6 +171,11 @@ $(TORCH_VENV)/.ready: pyproject.toml constraints.txt | $(TORCH_VENV)/bin/python
 $(READY_BENCH): $(READY)
 	$(call say,installing the peers to compare with)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+$(READY_DOCS): $(READY)
+	$(call say,installing what makes the site and what the examples use)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev,docs,examples]'
 	@touch $@
 
 # Without what it asks for: torchvision would bring another torch.

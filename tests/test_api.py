@@ -197,3 +197,30 @@ def test_options_reach_a_compiler_that_takes_them():
     compiler = Configurable()
     precast.compile(lambda x: x, backend=compiler, options={"random": "eager"})
     assert compiler.options.random == "eager"
+
+
+def test_modes_of_torch_compile_are_options():
+    for mode in ("default", "reduce-overhead"):
+        assert precast.compile(torch.sin, mode=mode)(torch.zeros(2)).tolist() == [0, 0]
+    taken = []
+
+    class Remembering(precast.Compiler):
+        def with_options(self, options):
+            taken.append(options.measure)
+            return self
+
+        def __call__(self, graph_module, example_inputs):
+            return graph_module
+
+    precast.compile(torch.sin, mode="max-autotune", backend=Remembering())
+    precast.compile(mode="max-autotune", backend=Remembering())(torch.sin)
+    precast.compile(torch.sin, backend=Remembering())
+    assert taken == [True, True, False]
+    with pytest.raises(ValueError, match="no mode 'fast'"):
+        precast.compile(torch.sin, mode="fast")
+
+
+def test_disable_returns_the_model_itself():
+    module = torch.nn.ReLU()
+    assert precast.compile(module, disable=True) is module
+    assert precast.compile(disable=True)(module) is module

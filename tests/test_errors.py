@@ -26,7 +26,7 @@ def test_the_place_may_be_unknown():
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_kind_is_a_precast_error_and_a_standard_one(kind):
     assert issubclass(kind, PrecastError)
-    assert issubclass(kind, TypeError | ValueError | RuntimeError | OSError)
+    assert issubclass(kind, TypeError | ValueError | RuntimeError | OSError | ImportError)
 
 
 @pytest.mark.parametrize(("kind", "standard"), [(InputTypeError, TypeError), (OptionError, ValueError)])

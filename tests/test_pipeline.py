@@ -1,5 +1,6 @@
 """What ``pipeline.py`` says of every way in is what happens."""
 
+import inspect
 import sys
 from functools import reduce
 from importlib import import_module
@@ -57,7 +58,7 @@ def code_of(name):
     """The code object of a function that is told as ``module:name``."""
     module, _, path = name.partition(":")
     function = reduce(getattr, path.split("."), import_module(module))
-    return function.__code__
+    return inspect.unwrap(function).__code__
 
 
 def first_calls(codes, run):

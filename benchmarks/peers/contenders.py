@@ -14,6 +14,7 @@ class Contender:
 
     title: str
     is_ours: bool = False
+    infers: bool = True
     trains: bool = True
     reads_onnx: bool = False
     package: str | None = None
@@ -27,11 +28,13 @@ class Contender:
 CONTENDERS = {
     "eager": Contender("eager"),
     "compile": Contender("torch.compile"),
+    "compile-step": Contender("torch.compile, also of the optimizer", infers=False),
     "compile-frozen": Contender("torch.compile, freezing", trains=False),
     "onnxruntime": Contender("ONNX Runtime", trains=False, reads_onnx=True, package="onnxruntime"),
     "openvino": Contender("OpenVINO", trains=False, reads_onnx=True, package="openvino"),
     "compile-precast": Contender('torch.compile, backend="precast"', is_ours=True),
     "precast": Contender("Precast", is_ours=True),
+    "precast-step": Contender("Precast, train_step", is_ours=True, infers=False),
     "precast-frozen": Contender("Precast, freeze", is_ours=True, trains=False),
 }
 
@@ -43,7 +46,7 @@ def contenders_for(workload: Workload, names: list[str]) -> list[str]:
         for name, contender in CONTENDERS.items()
         if name in names
         and contender.is_available
-        and (contender.trains or not workload.trains)
+        and (contender.trains if workload.trains else contender.infers)
         and (name != "precast-frozen" or _can_freeze())
     ]
 

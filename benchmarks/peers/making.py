@@ -38,17 +38,22 @@ class WithLoss(nn.Module):
         return nn.functional.cross_entropy(rows.flatten(0, -2), labels)
 
 
+Step = Callable[[], torch.Tensor]
+
+
 def training_step(
-    model: nn.Module, compiled: Callable[..., torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
-) -> Callable[[], torch.Tensor]:
-    """Forward, loss, backward and AdamW's update, in the form that torch itself makes fastest on a CPU."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer: torch.optim.Optimizer,
+    compiled: Callable[..., torch.Tensor],
+    batch: tuple[torch.Tensor, torch.Tensor],
+    update: Callable[[], object],
+) -> Step:
+    """Forward, loss, backward and the optimizer's update, as people write it."""
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = compiled(inputs, labels)
+        loss = compiled(*batch)
         loss.backward()
-        optimizer.step()
+        update()
         return loss
 
     return step

@@ -8,8 +8,8 @@ from benchmarks.peers.contenders import CONTENDERS
 from benchmarks.peers.results import Measurement, Outcome, Run, geometric_mean
 from benchmarks.peers.workload import SETTINGS
 
-OURS = ("precast", "precast-frozen")
-"""What a ratio counts as Precast: the faster of them."""
+OURS = ("precast", "precast-frozen", "precast-step")
+"""What a ratio counts as Precast: the fastest of them."""
 PEERS = tuple(name for name, contender in CONTENDERS.items() if not contender.is_ours)
 
 
@@ -27,7 +27,7 @@ def summary_table(run: Run) -> str:
         outcomes = {each.setting: each for each in run.outcomes if each.architecture == name}
         if outcomes:
             rows.append([architecture.title, *(_versus_fastest(outcomes.get(setting)) for setting in settings)])
-    return _markdown(["", *(SETTINGS[setting].title for setting in settings)], rows)
+    return markdown(["", *(SETTINGS[setting].title for setting in settings)], rows)
 
 
 def fastest(outcome: Outcome, names: tuple[str, ...]) -> tuple[str, float] | None:
@@ -70,17 +70,18 @@ def _times(outcomes: list[Outcome], names: list[str]) -> str:
         cells = [_time(outcome, name, is_best=best is not None and best[0] == name) for name in names]
         ratio = ratio_to_peers(outcome)
         rows.append([ARCHITECTURES[outcome.architecture].title, *cells, "" if ratio is None else f"{ratio:.2f}x"])
-    return _markdown(["", *(CONTENDERS[name].title for name in names), "Precast to the fastest peer"], rows)
+    return markdown(["", *(CONTENDERS[name].title for name in names), "Precast to the fastest peer"], rows)
 
 
 def _time(outcome: Outcome, name: str, *, is_best: bool) -> str:
     seconds = outcome.seconds(name)
     if seconds is None:
         return "failed" if outcome.of(name) else "-"
-    return f"**{_milliseconds(seconds)}**" if is_best else _milliseconds(seconds)
+    return f"**{milliseconds(seconds)}**" if is_best else milliseconds(seconds)
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """As tables show them."""
     return f"{seconds * 1000:.1f}" if seconds < 0.1 else f"{seconds * 1000:.0f}"
 
 
@@ -90,7 +91,7 @@ def _grid(outcomes: list[Outcome], names: list[str], value: Callable[[Measuremen
         found = [value(measurement) if (measurement := outcome.of(name)) else None for name in names]
         texts = ["-" if each is None else form.format(each) for each in found]
         rows.append([ARCHITECTURES[outcome.architecture].title, *texts])
-    return _markdown(["", *(CONTENDERS[name].title for name in names)], rows)
+    return markdown(["", *(CONTENDERS[name].title for name in names)], rows)
 
 
 def _errors(outcomes: list[Outcome], names: list[str]) -> str:
@@ -109,7 +110,7 @@ def _errors(outcomes: list[Outcome], names: list[str]) -> str:
             else:
                 cells.append(f"{error / own:.2f}")
         rows.append([ARCHITECTURES[outcome.architecture].title, *cells])
-    return _markdown(["", *(CONTENDERS[name].title for name in names)], rows)
+    return markdown(["", *(CONTENDERS[name].title for name in names)], rows)
 
 
 def _mean_line(outcomes: list[Outcome]) -> str:
@@ -155,9 +156,10 @@ def _versus_fastest(outcome: Outcome | None) -> str:
     if not ours or not theirs:
         return "-"
     title = CONTENDERS[theirs[0]].title
-    return f"{_milliseconds(ours[1])} ms; {title} {_milliseconds(theirs[1])} ms; {theirs[1] / ours[1]:.2f}x"
+    return f"{milliseconds(ours[1])} ms; {title} {milliseconds(theirs[1])} ms; {theirs[1] / ours[1]:.2f}x"
 
 
-def _markdown(header: list[str], rows: list[list[str]]) -> str:
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A table whose first column is of words and whose others are of numbers."""
     rule = ["---", *("---:" for _ in header[1:])]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rows))

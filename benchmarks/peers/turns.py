@@ -58,9 +58,10 @@ def measure(
 ) -> list[Measurement]:
     """Every contender at one workload, its runs merged; rounds go on until ``seconds`` are over, counted from here."""
     began = time.monotonic()
-    say("float64 reference")
-    _run_aside(write_reference, (workload, folder))
-    if any(CONTENDERS[name].reads_onnx for name in names):
+    if not (folder / "reference.npy").exists():
+        say("float64 reference")
+        _run_aside(write_reference, (workload, folder))
+    if any(CONTENDERS[name].reads_onnx for name in names) and not (folder / "model.onnx").exists():
         say("ONNX export")
         _run_aside(write_onnx, (workload, folder))
     found: list[list[Measurement]] = []

@@ -1,10 +1,12 @@
 /* Runs a compiled model from plain C: the classifier of examples/make_model.py, which takes any number of rows of 4 and
  * gives 3 probabilities for each. Code and weights are both in the library.
  *
- * Build and run, with oneDNN in $LIB (the linker must keep it, though only the model calls it):
+ * Build and run. The model calls oneDNN, so the program links it; the linker must keep it, though only the model calls it:
  *
  *   python examples/make_model.py .
- *   cc -I include examples/c/run_model.c -Wl,--no-as-needed ./model.so $LIB/libdnnl.so.3 -Wl,-rpath,$LIB -o run_model
+ *   ONEDNN=$(precast paths onednn)
+ *   cc -I "$(precast paths include)" examples/c/run_model.c -Wl,--no-as-needed ./model.so "$ONEDNN" \
+ *      -Wl,-rpath,"$(dirname "$ONEDNN")" -o run_model
  *   ./run_model
  */
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* Trains a model from plain C: a step that precast.train_step saved, over pieces of a text whose bytes are its characters.
  * examples/train/gpt.py makes all that this needs, builds it, and runs it:
  *
- *   cc -I include examples/c/train_model.c -ldl -o train_model
- *   ./train_model $LIB/libdnnl.so.3 native/native/model.so state.safetensors text.txt STEPS ROWS LENGTH
+ *   cc -I "$(precast paths include)" examples/c/train_model.c -ldl -o train_model
+ *   ./train_model "$(precast paths onednn)" native/native/model.so state.safetensors text.txt STEPS ROWS LENGTH
  *
  * The state comes from a file that model.state.save wrote (or out of the package: weights.safetensors), and goes on living
  * behind the interface: precast_read_state reads any of it, such as the parameters, by its name.

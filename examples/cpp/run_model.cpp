@@ -1,11 +1,11 @@
 // Runs a compiled model from C++: the library is loaded at run time, its weights are mapped from a file, and several
 // threads call it at the same time. The model is the classifier of examples/make_model.py.
 //
-// Build and run, with oneDNN in $LIB:
+// Build and run:
 //
 //   python examples/make_model.py .
-//   c++ -std=c++17 -I include examples/cpp/run_model.cpp -ldl -pthread -o run_model
-//   ./run_model $LIB/libdnnl.so.3 package/native/native/model.so package/weights.safetensors
+//   c++ -std=c++17 -I "$(precast paths include)" examples/cpp/run_model.cpp -ldl -pthread -o run_model
+//   ./run_model "$(precast paths onednn)" package/native/native/model.so package/weights.safetensors
 #include <dlfcn.h>
 
 #include <cstdio>

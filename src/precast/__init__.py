@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from precast._version import __version__
-from precast.lazy_names import lazy_name
+from precast.lazy_names import lazy_name, naming_extras
 
 # Public name → the module that defines it.
 _HOMES = {
@@ -58,7 +58,7 @@ _HOMES = {
     "dims": "precast.export",
     "draw_graph": "precast.compilers",
     "draw_graph_compile": "precast.compilers",
-    "explain": "precast.report.explain",
+    "explain": "precast.report.explanation",
     "from_torch": "precast.export",
     "functional_program": "precast.pipeline",
     "fx_graph_cse": "precast.compilers",
@@ -80,7 +80,7 @@ _HOMES = {
     "package": "precast.packaging",
     "print_compile": "precast.compilers",
     "print_program": "precast.graph.printer",
-    "profile": "precast.report.profile",
+    "profile": "precast.report.profiling",
     "refine_dynamic_shapes_from_suggested_fixes": "precast.export",
     "register_backend": "precast.compilers",
     "register_dataclass": "precast.export",
@@ -98,12 +98,16 @@ __all__ = ["__version__", *sorted(_HOMES)]
 
 
 # Packages that are public themselves.
-_PACKAGES = {"autograd", "capture", "compilers", "export", "functionalize", "onnx", "partition", "runtime"}
+_PACKAGES = {
+    "autograd", "capture", "compilers", "export", "functionalize", "generation", "onnx", "partition", "quantize",
+    "report", "runtime",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
     if name in _PACKAGES:
-        return import_module(f"precast.{name}")
+        with naming_extras(f"precast.{name}"):
+            return import_module(f"precast.{name}")
     return lazy_name(__name__, _HOMES, name)
 
 
@@ -188,8 +192,8 @@ if TYPE_CHECKING:
     from precast.partition import default_partition as default_partition
     from precast.partition import min_cut_rematerialization_partition as min_cut_rematerialization_partition
     from precast.pipeline import functional_program as functional_program
-    from precast.report.explain import explain as explain
-    from precast.report.profile import profile as profile
+    from precast.report.explanation import explain as explain
+    from precast.report.profiling import profile as profile
     from precast.runtime import aot_load as aot_load
     from precast.trace.capture import Dim as Dim
     from precast.trace.capture import symbolic_trace as symbolic_trace

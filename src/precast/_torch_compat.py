@@ -1,8 +1,9 @@
 """The few places where torch's private interfaces moved between the versions that we support (2.11 and up)."""
 
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
@@ -14,6 +15,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import GuardSource, Source
 from torch._higher_order_ops.scan import scan_op
 from torch._ops import OpOverloadPacket
+from torch.utils import _pytree as pytree
 
 from precast._version import TESTED_TORCH
 
@@ -90,7 +92,7 @@ def python_kernels() -> Iterator[None]:
 
     Up to 2.12, an LSTM's last states have a dimension more than its first; an input without elements is given to a
     library that takes none. Over a number of steps that is not known, layers are scans, not as many steps as in the
-    example.
+    example; where gradients are recorded, which torch cannot take of such scans, they are for that number of steps.
     """
     torchs: tuple[Any, ...] = torch_decompositions.one_layer_lstm, torch_decompositions.mkldnn_one_layer_lstm
     plain_layer: Any = torch_decompositions.one_layer_rnn
@@ -98,7 +100,7 @@ def python_kernels() -> Iterator[None]:
     def one_layer_rnn(
         source: Any, hidden: Any, weights: Any, has_biases: bool, hidden_fn: Any, reverse: bool = False
     ) -> Any:
-        if isinstance(source.shape[0], int):
+        if isinstance(source.shape[0], int) or torch.is_grad_enabled():
             return plain_layer(source, hidden, weights, has_biases, hidden_fn, reverse)
 
         def following(row: Any, states: Any, weights: Any, biases: Any) -> Any:
@@ -146,6 +148,32 @@ def _scanned_layer(source: Any, hidden: Any, weights: Any, has_biases: bool, ste
         following, [each.unsqueeze(0) for each in hidden], [rows.flip(0) if reverse else rows], tuple(own)
     )
     return results.flip(0) if reverse else results, tuple(each.squeeze(0) for each in last)
+
+
+@contextmanager
+def exchanged_operands_of_transforms(exchange: Callable[[Any], Any]) -> Iterator[None]:
+    """While active, on this thread, transforms of ``torch.func`` wrap other tensors than those they are given.
+
+    They do so before any torch function sees a tensor, and in functions that nobody is meant to know.
+    """
+    thread = threading.get_ident()
+
+    def exchanging(wrap: Any, operands: int) -> Any:
+        def exchanged(*args: Any) -> Any:
+            if threading.get_ident() != thread:
+                return wrap(*args)
+            changed = pytree.tree_map_only(torch.Tensor, exchange, args[operands])
+            return wrap(*args[:operands], changed, *args[operands + 1 :])
+
+        return exchanged
+
+    differentiating: dict[str, Any] = torch.func.vjp.__globals__
+    batching: dict[str, Any] = torch.func.vmap.__globals__["vmap_impl"].__globals__
+    with ExitStack() as stack:
+        places = (differentiating, "_wrap_all_tensors", 0), (batching, "_create_batched_inputs", 1)
+        for names, name, operands in places:
+            stack.enter_context(patch.dict(names, {name: exchanging(names[name], operands)}))
+        yield
 
 
 CHECKPOINT_GENERATOR = next(

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 import torch
@@ -10,7 +11,7 @@ from precast.autograd.compiled_module import CompiledModule, compile_module
 from precast.autograd.compilers_in_use import CompilersInUse
 from precast.autograd.entry import compile_callable
 from precast.backend import Backend, CompilerFunction, get_backend
-from precast.errors import InputTypeError
+from precast.errors import InputTypeError, OptionError
 from precast.options import Options, as_options
 
 Model = TypeVar("Model", bound=Callable[..., Any])
@@ -23,7 +24,9 @@ def compile(
     backend: str | Backend | CompilerFunction = ...,
     dynamic: bool | None = ...,
     fullgraph: bool = ...,
+    mode: str | None = ...,
     options: Options | Mapping[str, Any] | None = ...,
+    disable: bool = ...,
 ) -> Model: ...
 
 
@@ -34,7 +37,9 @@ def compile(
     backend: str | Backend | CompilerFunction = ...,
     dynamic: bool | None = ...,
     fullgraph: bool = ...,
+    mode: str | None = ...,
     options: Options | Mapping[str, Any] | None = ...,
+    disable: bool = ...,
 ) -> Callable[[Model], Model]: ...
 
 
@@ -44,17 +49,26 @@ def compile(
     backend: str | Backend | CompilerFunction = "native",
     dynamic: bool | None = None,
     fullgraph: bool = False,
+    mode: str | None = None,
     options: Options | Mapping[str, Any] | None = None,
+    disable: bool = False,
 ) -> Any:
-    """A function or module that does what ``model`` does, compiled when first called; also a decorator.
+    """Compile a function or module when it is first called. Also a decorator.
 
-    ``backend`` is the name of a registered backend (``precast backends`` lists them) or a compiler; ``"native"`` needs
-    a C++ compiler on this machine, ``"interpret"`` does not. ``dynamic=False`` compiles for every size anew, ``True``
-    for all sizes at once, ``None`` turns a size dynamic when it changes.
-    Where a module's forward cannot be captured, it runs in Python and the modules that it calls are compiled, with one
-    warning; ``fullgraph=True`` raises instead.
-    ``options`` are for compilers that know them: see ``Compiler.with_options``.
-    An exported program, PyTorch's own too, is compiled as the module that it describes.
+    The keywords are those of ``torch.compile``:
+
+    - ``backend``: the name of a backend (``precast backends`` lists them), or a compiler. ``"native"`` needs a C++
+      compiler on this machine, ``"interpret"`` does not.
+    - ``dynamic``: ``False`` compiles again for every new size, ``True`` compiles once for all sizes, and ``None`` (the
+      default) makes a size dynamic when it changes.
+    - ``fullgraph``: raise where the program cannot be captured in one piece. By default such a module runs in Python,
+      the modules that it calls are compiled, and a ``GraphBreakWarning`` says why.
+    - ``mode``: ``"default"``; ``"reduce-overhead"``, which is the same on the CPU; ``"max-autotune"`` (or with
+      ``-no-cudagraphs``) measures several ways to compute large products and keeps the fastest (``measure=True``).
+    - ``options``: an ``Options`` object, or a mapping of its fields.
+    - ``disable``: return ``model`` as it is.
+
+    An exported program, also one of PyTorch's own, is compiled as the module that it describes.
 
     >>> import torch
     >>> @compile
@@ -63,8 +77,13 @@ def compile(
     >>> double(torch.ones(2))
     tensor([2., 2.])
     """
+    chosen = _for_compiling(as_options(options), mode)
     if model is None:
-        return functools.partial(compile, backend=backend, dynamic=dynamic, fullgraph=fullgraph, options=options)
+        return functools.partial(
+            compile, backend=backend, dynamic=dynamic, fullgraph=fullgraph, options=chosen, disable=disable
+        )
+    if disable:
+        return model
     if any(kind.__name__ == "ExportedProgram" for kind in type(model).__mro__):
         # Whoever compiles no exported program need not wait for what reads them.
         from precast.export.torch_files.convert import from_torch, is_program
@@ -78,8 +97,26 @@ def compile(
         )
     if isinstance(model, CompiledModule):
         model = model.original_module
-    compilers = CompilersInUse.of_backend(get_backend(backend), as_options(options))
+    compilers = CompilersInUse.of_backend(get_backend(backend), chosen)
     compile_function = functools.partial(
         compile_callable, compilers=compilers, dynamic=dynamic, graph_breaks=not fullgraph
     )
     return compile_module(model, compile_function) if isinstance(model, torch.nn.Module) else compile_function(model)
+
+
+_MODES = {"default": False, "reduce-overhead": False, "max-autotune": True, "max-autotune-no-cudagraphs": True}
+"""The modes of ``torch.compile``, and whether ways to compute are measured in them."""
+
+
+def _for_compiling(options: Options, mode: str | None) -> Options:
+    if options.precision is not None:
+        raise OptionError(
+            f"precision={options.precision!r} is an option of packages.",
+            why="what is compiled follows the model's own types, and torch.autocast",
+            fix='Call it under torch.autocast("cpu", dtype=torch.bfloat16), or compile model.to(torch.bfloat16).',
+        )
+    if mode is not None and mode not in _MODES:
+        raise OptionError(
+            f"There is no mode {mode!r}.", why=f"the modes are {', '.join(_MODES)}", fix="Name one of these, or none."
+        )
+    return replace(options, measure=True) if mode is not None and _MODES[mode] else options

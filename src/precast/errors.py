@@ -26,6 +26,22 @@ class InputValueError(PrecastError, ValueError):
     """
 
 
+class CallMismatchError(InputValueError, RuntimeError, AssertionError):
+    """A call does not fit what a captured program is valid for: PyTorch's users expect it as any of these kinds.
+
+    Fails: ``export(model, (torch.ones(4),)).module()(torch.ones(5))``.
+    Fixed: ``export(model, (torch.ones(4),), dynamic_shapes=({0: Dim("n")},)).module()(torch.ones(5))``.
+    """
+
+
+class ArgumentsError(InputTypeError, InputValueError):
+    """A call lacks an argument, or has one that the program does not take.
+
+    Fails: ``model()`` where the program takes ``x``.
+    Fixed: ``model(x)``.
+    """
+
+
 class OptionError(PrecastError, ValueError):
     """An option, or the environment variable that sets it, has a value that means nothing.
 
@@ -62,7 +78,7 @@ class StateMutationError(CaptureError):
     """
 
 
-class SymbolicShapeError(CaptureError):
+class SymbolicShapeError(CaptureError, ValueError):
     """The program contradicts what the user said about dynamic sizes.
 
     Fails: ``x.reshape(4, 2)`` where ``x.shape[0]`` was declared dynamic.
@@ -95,6 +111,14 @@ class ToolMissingError(PrecastError, RuntimeError):
 
     Fails: ``draw_graph(graph_module, "graph.pdf")`` without graphviz.
     Fixed: ``draw_graph(graph_module, "graph.svg")``, or install graphviz.
+    """
+
+
+class ExtraMissingError(PrecastError, ImportError):
+    """The request needs a package that one of Precast's extras installs.
+
+    Fails: ``precast.compile(model)`` after ``pip install precast``.
+    Fixed: ``pip install 'precast[torch]'``.
     """
 
 

@@ -16,6 +16,7 @@ from precast.errors import InputTypeError, OptionError
 
 RandomSource = Literal["philox", "eager"]
 Verification = Literal["off", "results", "passes"]
+Precision = Literal["bf16"]
 
 
 def _default_cache_directory() -> Path:
@@ -47,6 +48,9 @@ class Options:
     """Take parameters and buffers for constants from the first call on: faster inference, no gradients, no updates.
 
     None: packages do so with what none of their entries updates, compiled functions do not."""
+    precision: Precision | None = None
+    """Of packages: ``bf16`` computes products and convolutions in bfloat16, as ``torch.autocast`` does, over weights
+    that are stored so. Compiled functions follow ``torch.autocast`` itself."""
     measure: bool = False
     """Time the ways of computing large products, once for each shape, and take the fastest; else a rule of thumb."""
     debug: bool = False
@@ -132,6 +136,12 @@ def _parse_random(value: object) -> object:
     return value
 
 
+def _parse_precision(value: object) -> object:
+    if value is not None and value not in get_args(Precision):
+        raise ValueError(f"packages can be made in {', '.join(get_args(Precision))}, or as their models are: None")
+    return value
+
+
 def _parse_bytes(value: object) -> int:
     match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:I?B)?", str(value).strip().upper())
     if match is None:
@@ -162,6 +172,7 @@ _SETTINGS = {
     "compiler": _Setting(("PRECAST_CXX", "CXX"), _parse_compiler, ("g++", "clang++")),
     "profile": _Setting(("PRECAST_PROFILE",), _parse_switch, _ON + _OFF),
     "freeze": _Setting(("PRECAST_FREEZE",), _parse_choice, _ON + _OFF),
+    "precision": _Setting((), _parse_precision, get_args(Precision)),
     "measure": _Setting(("PRECAST_MEASURE",), _parse_switch, _ON + _OFF),
     "debug": _Setting(("PRECAST_DEBUG",), _parse_switch, _ON + _OFF),
 }

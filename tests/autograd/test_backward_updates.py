@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import precast
-from precast.errors import StateMutationError
+from precast.errors import CaptureError, StateMutationError
 
 runs = torch.zeros(())
 
@@ -266,3 +266,22 @@ def test_a_backward_that_lets_go_of_what_it_held_is_compiled():
     x = torch.ones(2, requires_grad=True)
     precast.compile(lambda x: LetsGo.apply(x), backend="nop", fullgraph=True)(x).sum().backward()
     assert x.grad.tolist() == [3, 3]
+
+
+class Transposing(torch.autograd.Function):
+    """Lays a saved input out anew in its backward."""
+
+    @staticmethod
+    def forward(ctx, x, other):
+        ctx.save_for_backward(other)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.saved_tensors[0].transpose_(0, 1)
+        return gradient * 2, None
+
+
+def test_a_backward_that_lays_an_input_out_anew_is_not_compiled():
+    with pytest.raises(CaptureError, match="backward changes the sizes, the strides or the memory"):
+        precast.aot_function(Transposing.apply, precast.nop)(torch.ones(2, 2, requires_grad=True), torch.ones(2, 3))

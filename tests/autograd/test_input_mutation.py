@@ -5,6 +5,7 @@ import torch
 
 from precast.autograd import aot_function
 from precast.compilers import nop
+from precast.errors import CaptureError
 from tests.autograd.like_eager import (
     CompilationCount,
     assert_like_eager,
@@ -258,6 +259,18 @@ def test_set_points_the_callers_tensor_at_other_memory():
         return x * 2
 
     assert_like_eager(function, constants, compiler=nop)
+
+
+def test_set_and_then_an_update_with_gradients_is_refused():
+    def function(x, y):
+        with torch.no_grad():
+            x.set_(y)
+        x.mul_(2)
+        return x + y
+
+    x, y = (torch.ones(3, requires_grad=True).clone() for _ in range(2))
+    with pytest.raises(CaptureError, match="points an input at other memory"):
+        aot_function(function, nop)(x, y)
 
 
 def test_set_to_an_intermediate():

@@ -15,15 +15,20 @@ from benchmarks.peers.workload import Workload
 
 
 def test_every_contender_of_torch_has_a_compile_function():
-    assert {name for name, contender in CONTENDERS.items() if not contender.reads_onnx} == set(COMPILE)
+    assert {name for name, contender in CONTENDERS.items() if not contender.reads_onnx} == {
+        *COMPILE,
+        "precast-step",
+    }
 
 
 def test_only_those_who_train_are_asked_to():
     assert contenders_for(Workload("bert", "training"), list(CONTENDERS)) == [
         "eager",
         "compile",
+        "compile-step",
         "compile-precast",
         "precast",
+        "precast-step",
     ]
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import fx
 
+import precast
 from precast.compilers import draw_graph, draw_graph_compile
 from precast.debug import drawing
 from precast.debug.layered_layout import lay_out_boxes
@@ -105,6 +106,18 @@ def test_compiler_draws_prints_and_runs(trace, tmp_path, capsys):
     torch.testing.assert_close(run(torch.zeros(2)), torch.ones(2))
     assert "torch.ops.aten.exp.default" in capsys.readouterr().out
     assert "exp" in texts(tmp_path / "graph.svg")
+
+
+def test_the_backward_is_drawn_beside_the_forward(tmp_path, no_graphviz):
+    draw = draw_graph_compile(str(tmp_path / "graph"))
+    function = precast.aot_function(lambda x: x.sin().sum(), draw, draw)
+    for size in (2, 3):
+        function(torch.ones(size, requires_grad=True)).backward()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "graph.svg", "graph_backward.svg", "graph_forward.svg", "graph_backward_2.svg",
+    }  # fmt: skip
+    assert "sin" in texts(tmp_path / "graph.svg")
+    assert "cos" in texts(tmp_path / "graph_backward.svg")
 
 
 def random_graph(count):

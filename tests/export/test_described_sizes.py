@@ -99,7 +99,7 @@ def test_numbers_as_inputs(tmp_path):
         assert rows.shape == (2, 3)
         assert following == 3
         for refused in (-1, 5, 2.0, True):
-            with pytest.raises(ValueError, match=r"args\[1\]"):
+            with pytest.raises(ValueError, match=r"args_1"):
                 each.module()(X, refused)
 
 
@@ -107,7 +107,7 @@ def test_a_number_that_is_a_size():
     rows = Dim("rows", max=16)
     exported = export(Function(lambda x, n: x + torch.arange(n)), (Y[:, 0], 4), dynamic_shapes=[[{0: rows}, rows]])
     assert exported.module()(torch.zeros(7), 7).tolist() == list(range(7))
-    with pytest.raises(ValueError, match=r"args\[1\] is 6"):
+    with pytest.raises(ValueError, match=r"args_1 is 6"):
         exported.module()(torch.zeros(7), 6)
 
 

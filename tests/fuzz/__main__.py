@@ -1,23 +1,26 @@
 """Random programs against eager, for a while: ``python -m tests.fuzz --seconds 60 [--seed 0] [--sanitize]``.
 
-What fails is shrunk, printed as a script, and kept in the folder ``.fuzz``.
+What fails is shrunk, printed as a script, and kept in the folder of results. That folder also has a line for each batch
+that was tried: with ``--resume``, the same call goes on where it ended, and sums up all.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import json
 import random
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tests.fuzz.generate import random_program
+from tests.fuzz.judge import Verdict
 from tests.fuzz.scripts import script
 from tests.fuzz.shrink import shrink
 from tests.fuzz.trials import Case, Report, modes_for
@@ -39,11 +42,13 @@ class Limits:
     programs: int
 
 
-def batches_from(seed: int, limits: Limits) -> Iterator[range]:
+def batches_from(seed: int, limits: Limits, done: Collection[range] = ()) -> Iterator[range]:
     """Seeds to be tried together, for as long as there is time, and programs are wanted."""
     end, last = time.monotonic() + limits.seconds, seed + limits.programs
     while seed < last and time.monotonic() < end:
-        yield range(seed, min(seed + BATCH, last))
+        batch = range(seed, min(seed + BATCH, last))
+        if batch not in done:
+            yield batch
         seed += BATCH
 
 
@@ -68,25 +73,53 @@ def shrunk(failure: Failure, folder: Path, build: Build) -> Failure:
 
 
 class Tally:
-    """What several workers have found so far, said as it is found."""
+    """What several workers have found, also in runs before this one: said as it is found, written batch by batch."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.counts, self.failed, self.programs = collections.Counter[str](), dict[int, Failure](), 0
+    def __init__(self, folder: Path, *, resume: bool = False) -> None:
+        self.lock, self.path = threading.Lock(), folder / "batches.jsonl"
+        self.counts, self.failed = collections.Counter[str](), dict[int, Failure]()
+        self.done = set[range]()
+        folder.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            self.path.unlink(missing_ok=True)
+        for line in self.path.read_text().splitlines() if self.path.exists() else ():
+            record = json.loads(line)
+            self.done.add(range(record["first"], record["end"]))
+            self.counts.update(record["counts"])
+            for each in record["failures"]:
+                verdict = Verdict(**each.pop("verdict"))
+                self.failed[each["seed"]] = Failure(**each, program=random_program(each["seed"]), verdict=verdict)
 
-    def add(self, case: Case, report: Report) -> None:
-        assert report.verdict is not None
-        with self.lock:
-            self.counts[f"{report.mode} {report.stage}: {report.verdict.kind}"] += 1
-            if report.verdict.is_failure and case.seed not in self.failed:
-                self.failed[case.seed] = Failure(case.seed, case.program, report.mode, report.stage, report.verdict)
+    @property
+    def programs(self) -> int:
+        return sum(map(len, self.done))
+
+    def add_batch(self, seeds: range, reports: Iterator[tuple[Case, Report]]) -> None:
+        counts, failed = collections.Counter[str](), dict[int, Failure]()
+        for case, report in reports:
+            assert report.verdict is not None
+            counts[f"{report.mode} {report.stage}: {report.verdict.kind}"] += 1
+            if report.verdict.is_failure and case.seed not in failed:
+                failed[case.seed] = Failure(case.seed, case.program, report.mode, report.stage, report.verdict)
                 where = f"seed {case.seed}, {report.mode}, {report.stage}"
                 print(f"{where}: {report.verdict.kind}: {report.verdict.detail}", flush=True)
-
-    def end_batch(self, programs: int) -> None:
-        with self.lock:
-            self.programs += programs
+        with self.lock, self.path.open("a") as file:
+            record = {
+                "first": seeds.start,
+                "end": seeds.stop,
+                "counts": counts,
+                "failures": list(map(_told, failed.values())),
+            }
+            file.write(json.dumps(record) + "\n")
+            self.done.add(seeds)
+            self.counts += counts
+            self.failed |= failed
             print(f"… {self.programs} programs, {len(self.failed)} failed", file=sys.stderr, flush=True)
+
+
+def _told(failure: Failure) -> dict[str, object]:
+    """A failure without its program, which its seed makes again."""
+    return {name: value for name, value in asdict(failure).items() if name != "program"}
 
 
 def run_batches(batches: Iterator[range], tally: Tally, folder: Path, build: Build) -> None:
@@ -99,20 +132,18 @@ def run_batches(batches: Iterator[range], tally: Tally, folder: Path, build: Bui
                 seeds = next(batches, None)
             if seeds is None:
                 return
-            for case, report in try_all(worker, cases_of(seeds)):
-                tally.add(case, report)
-            tally.end_batch(len(seeds))
+            tally.add_batch(seeds, try_all(worker, cases_of(seeds)))
     finally:
         worker.stop()
 
 
-def fuzz(limits: Limits, seed: int, build: Build, results: Path, *, jobs: int, shrinks: bool) -> int:
+def fuzz(limits: Limits, seed: int, build: Build, results: Path, tally: Tally, *, jobs: int, shrinks: bool) -> int:
     """Returns how many programs failed."""
-    tally, alike = Tally(), collections.Counter[str]()
+    alike = collections.Counter[str]()
     with tempfile.TemporaryDirectory(prefix="precast-fuzz-") as name:
         scratch = Path(name)
         build = replace(build, shared=scratch)
-        batches = batches_from(seed, limits)
+        batches = batches_from(seed, limits, tally.done)
         with ThreadPoolExecutor(jobs) as pool:
             for done in [
                 pool.submit(run_batches, batches, tally, scratch / f"worker_{number}", build) for number in range(jobs)
@@ -124,12 +155,13 @@ def fuzz(limits: Limits, seed: int, build: Build, results: Path, *, jobs: int, s
             if alike[kind] <= ENOUGH:
                 small = shrunk(failure, scratch, build)
                 text = script(small)
-                results.mkdir(parents=True, exist_ok=True)
                 (results / f"seed_{failure.seed}.py").write_text(text)
                 print(f"\n# seed {failure.seed}\n{text}\n# for found.py: {small.program!r}", flush=True)
     for what, count in sorted(tally.counts.items()):
         print(f"{count:7d}  {what}")
-    print(f"{tally.programs} programs from seed {seed} on, {len(tally.failed)} failed")
+    for each in tally.failed.values():
+        print(f"seed {each.seed}, {each.mode}, {each.stage}: {each.verdict.kind}: {each.verdict.detail}")
+    print(f"{tally.programs} programs, {len(tally.failed)} failed")
     return len(tally.failed)
 
 
@@ -144,11 +176,13 @@ def main() -> None:
     parser.add_argument("--shipped", action="store_true", help="compile with all the effort that users get")
     parser.add_argument("--keep", action="store_true", help="shrink nothing")
     parser.add_argument("--results", type=Path, default=Path(".fuzz"))
+    parser.add_argument("--resume", action="store_true", help="try what the folder of results has no line about")
     chosen = parser.parse_args()
     flags = FLAGS if chosen.sanitize else () if chosen.shipped else ("-O1",)
     build = Build(flags, ("loops",) if chosen.loops else ("loops", "code"))
     limits = Limits(chosen.seconds, chosen.programs)
-    failed = fuzz(limits, chosen.seed, build, chosen.results, jobs=chosen.jobs, shrinks=not chosen.keep)
+    tally = Tally(chosen.results, resume=chosen.resume)
+    failed = fuzz(limits, chosen.seed, build, chosen.results, tally, jobs=chosen.jobs, shrinks=not chosen.keep)
     sys.exit(1 if failed else 0)
 
 

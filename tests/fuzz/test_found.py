@@ -16,7 +16,9 @@ def verdicts(tmp_path_factory):
     cases = [Case(seed, program, MODES) for seed, program in enumerate(FOUND.values())]
     failures: dict[str, list[str]] = {name: [] for name in FOUND}
     names = list(FOUND)
-    for report in run_cases(cases, tmp_path_factory.mktemp("found"), flags=(), store=open_store(as_options(None))):
+    for report in run_cases(
+        cases, tmp_path_factory.mktemp("found"), flags=("-O1",), store=open_store(as_options(None))
+    ):
         if report.verdict is not None and report.verdict.is_failure:
             told = f"{report.mode}, {report.stage}: {report.verdict.kind}: {report.verdict.detail}"
             failures[names[report.case]].append(told)

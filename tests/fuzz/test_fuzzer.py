@@ -1,5 +1,8 @@
 """The fuzzer finds what is wrong, says so, and makes it small."""
 
+import multiprocessing
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 
@@ -7,10 +10,10 @@ import pytest
 import torch
 
 from tests.fuzz import programs as programs_module
-from tests.fuzz.__main__ import BATCH, Limits, batches_from
+from tests.fuzz.__main__ import BATCH, Limits, Tally, batches_from
 from tests.fuzz.generate import random_program
-from tests.fuzz.judge import Expected, Verdict, judge
-from tests.fuzz.observe import Observation
+from tests.fuzz.judge import Expected, Verdict, expected, judge
+from tests.fuzz.observe import Observation, observe_inference
 from tests.fuzz.programs import Leaf, Name, Program, Step
 from tests.fuzz.scripts import script
 from tests.fuzz.shrink import shrink
@@ -198,9 +201,9 @@ def test_gradients_of_batch_norms_that_eager_mixes_up_are_not_asked_for():
     operands = (Name("x0"), Name("self.b0"), Name("self.b1"), None, None, False)
     statistics = (Leaf("b0", "buffer", (2,)), Leaf("b1", "buffer", (2,)))
     norm = Step(("v0",), "F.batch_norm", operands)
-    for height, expected in ((1, False), (2, True)):
+    for height, defined in ((1, False), (2, True)):
         image = Leaf("x0", "input", (1, 2, height, 3), layout="channels_last")
-        assert is_defined(Program((image, *statistics), (norm,), ("v0",)), 0, "data") is expected
+        assert is_defined(Program((image, *statistics), (norm,), ("v0",)), 0, "data") is defined
 
 
 @pytest.mark.parametrize(("given", "expected"), [("data", False), ("leaves", True), ("results", True)])
@@ -217,3 +220,45 @@ def test_batches_end_where_enough_programs_were_tried():
         range(5 + BATCH, 6 + BATCH),
     ]
     assert not list(batches_from(5, Limits(seconds=0, programs=10)))
+
+
+def test_a_run_goes_on_where_it_ended(tmp_path):
+    tally, tried = Tally(tmp_path), range(3, 3 + BATCH)
+    wrong = Report(0, "inference", "code", Verdict("wrong results", "off"))
+    tally.add_batch(tried, iter([(Case(3, HALVES, ("inference",)), wrong)]))
+    again = Tally(tmp_path, resume=True)
+    assert again.counts == tally.counts
+    assert [each.verdict for each in again.failed.values()] == [wrong.verdict]
+    limits = Limits(seconds=60, programs=BATCH + 1)
+    assert list(batches_from(3, limits, again.done)) == [range(3 + BATCH, 4 + BATCH)]
+    assert not Tally(tmp_path).done
+
+
+@pytest.mark.parametrize(("code", "told"), [("input()", "asleep"), ("while True: pass", "processor time")])
+def test_what_waits_and_what_counts_forever_are_hangs(tmp_path, monkeypatch, code, told):
+    monkeypatch.setattr("tests.fuzz.workers.ASLEEP", 2)
+    monkeypatch.setattr("tests.fuzz.workers.GLANCE", 0.2)
+    worker = Worker(tmp_path, Build())
+    worker.connection, _kept = multiprocessing.Pipe()
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, start_new_session=True) as process:
+        worker.process = process
+        assert told in worker.why_silent(0.5)
+        process.kill()
+
+
+def test_sums_that_cancel_are_off_by_roundings_of_what_they_sum():
+    cancelling = Program((Leaf("x0", "input", (2, 64)),), (Step(("v0",), ".sum", (Name("x0"),)),), ("v0",))
+
+    class Cancelling(Program):
+        """Numbers of which every second one takes away the one before, but for a little."""
+
+        def made(self, seed, **how):
+            module, (given,) = cancelling.made(seed, **how)
+            given.data[1] = -given.data[0] * (1 + 2**-10)
+            return module, [given]
+
+    program = Cancelling(cancelling.leaves, cancelling.steps, cancelling.outputs)
+    for allowed, change in (("right", 2e-7), ("wrong results", 1e-3)):
+        call = Wrong(program.made(0)[0], lambda results, by=change: [results[0] + by])
+        wanted = expected(program, 0, observe_inference)
+        assert judge(observe_inference(call, torch.nn.Module(), program.made(0)[1]), wanted).kind == allowed

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -17,7 +20,11 @@ from tests.fuzz.trials import STAGES, Case, Report, run_cases
 from tests.native.cpu.sanitizers import FLAGS, environment
 
 PATIENCE = 60
-"""Seconds that one step may take; a build, whose length depends on how much there is, twice that and more."""
+"""Seconds of processor time that one step may take; a build, whose length depends on how much there is, twice that and
+more. The time on the clock says nothing on a machine that others use, too."""
+ASLEEP = 180
+"""Seconds on the clock after which a process that has hardly used its processor waits for what never comes."""
+GLANCE = 5
 SHOWN = 600
 _STARTING = threading.Lock()
 """The environment, of which a process begins with a copy, is everybody's."""
@@ -60,12 +67,13 @@ class Worker:
         last: Report | None = None
         while True:
             patience = PATIENCE * (2 + len(cases) / 4 if last is not None and last.stage == "build" else 1)
-            if not self.connection.poll(patience):
+            why = self.why_silent(patience)
+            if why:
                 self.stop()
-                raise DiedError("hang", last, f"nothing for {patience:.0f} s")
+                raise DiedError("hang", last, why)
             try:
                 report = self.connection.recv()
-            except EOFError:
+            except (EOFError, ConnectionResetError):
                 assert self.process is not None
                 self.process.join()
                 code = self.process.exitcode
@@ -75,6 +83,19 @@ class Worker:
                 return
             last = report
             yield report
+
+    def why_silent(self, patience: float) -> str:
+        """Wait for a report; returns why there will be none, if so."""
+        assert self.process is not None
+        assert self.process.pid is not None
+        used, begin = processor_seconds(self.process.pid), time.monotonic()
+        while not self.connection.poll(GLANCE):
+            spent = processor_seconds(self.process.pid) - used
+            if spent > patience:
+                return f"nothing for {patience:.0f} s of processor time"
+            if time.monotonic() - begin > ASLEEP and spent < ASLEEP / 200:
+                return f"asleep for {ASLEEP} s"
+        return ""
 
     def _start(self) -> None:
         if self.process is not None:
@@ -94,10 +115,26 @@ class Worker:
 
     def stop(self) -> None:
         if self.process is not None:
+            # It leads a group of its own: a C++ compiler that it started goes with it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.kill()
             self.process.join()
             self.connection.close()
             self.process = None
+
+
+def processor_seconds(group: int) -> float:
+    """What the processes of a group, and those that they have waited for, have used of their processors."""
+    ticks = 0
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name of a program, in parentheses, may hold anything.
+            _, _, facts = each.read_text(errors="replace").rpartition(")")
+            fields = facts.split()
+            if int(fields[2]) == group:
+                ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _telling(errors: Path) -> str:
@@ -108,6 +145,7 @@ def _telling(errors: Path) -> str:
 
 
 def _serve(connection: Connection, folder: Path, errors: Path) -> None:
+    os.setpgid(0, 0)
     with errors.open("w") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
     while True:

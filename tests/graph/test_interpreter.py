@@ -83,7 +83,7 @@ def test_same_seed_gives_eagers_random_numbers():
 
 def test_another_tree_is_refused():
     program = capture(lambda pair: pair[0] + pair[1], ((torch.ones(2), torch.ones(2)),))
-    with pytest.raises(InputValueError, match="do not have the structure"):
+    with pytest.raises(InputValueError, match="2 positional arguments instead of 1"):
         interpret(program, torch.ones(2), torch.ones(2))
 
 
@@ -103,7 +103,7 @@ def test_true_is_not_one():
     ("x", "message"),
     [
         (torch.ones(2, 5), r"args\[0\].shape\[1\] is 5, but the program was captured with 3"),
-        (torch.ones(100, 3), r"args\[0\].shape\[0\] is 100, outside of batch in 1..64"),
+        (torch.ones(100, 3), r"x.shape\[0\] is 100, outside of batch in 1..64"),
         (torch.ones(2, 3, 1), r"args\[0\] has 3 dimensions, but the program was captured with 2"),
         (torch.ones(2, 3, dtype=torch.float64), r"args\[0\] is torch.float64, but the program was captured with"),
         (3, r"args\[0\] is 3, but the program was captured with a tensor"),

@@ -1,5 +1,7 @@
 """A memory budget is met, or refused with reasons; less budget never saves more."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -85,3 +87,4 @@ def test_curve_draws_itself():
     svg = trade_off_curve(joint.module, num_fwd_outputs=joint.num_fwd_outputs, budgets=[1.0, 0.0]).as_svg()
     assert svg.startswith("<svg")
     assert svg.count("<circle") == 2
+    assert {"budget 1", "budget 0", "saved bytes", "recomputed FLOPs"} <= set(re.findall(r">([^<>]+)</text>", svg))

@@ -3,10 +3,12 @@
 import inspect
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import precast
 from tests.golden_files import assert_file_holds
+from tests.repository.sources import PACKAGE
 
 
 def describe(name: str, value: object) -> Iterator[str]:
@@ -57,3 +59,11 @@ def test_a_class_is_described_with_its_members(monkeypatch):
         "Stove.heat(self, to: int) -> None",
         "Stove.is_hot: property",
     ]
+
+
+def test_no_name_that_is_found_when_first_used_is_that_of_a_module_beside_it():
+    # Once imported, the module would be found in its place: a module that nobody can call.
+    for path in PACKAGE.rglob("__init__.py"):
+        package = ".".join(path.parent.relative_to(PACKAGE.parent).parts)
+        for name in getattr(import_module(package), "_HOMES", {}):
+            assert not path.with_name(f"{name}.py").exists(), f"{package}.{name}"

@@ -29,5 +29,24 @@ def test_imports_where_torch_is_absent(name):
     assert result.returncode == 0, result.stderr
 
 
+COMMAND = "sys.argv[1:] = [{!r}, 'm.py:f']; from precast.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import precast; precast.compile", "precast.compile needs torch"),
+        ("from precast import onnx", "precast.onnx needs torch"),
+        (COMMAND.format("explain"), "This command needs torch"),
+        (COMMAND.format("bench"), "This command needs torch"),
+    ],
+)
+def test_what_needs_torch_names_the_extra(code, told):
+    result = run_python(f"import sys; sys.modules['torch'] = None; {code}")
+    assert result.returncode == 1
+    assert told in result.stderr
+    assert "pip install 'precast[torch]'" in result.stderr
+
+
 def test_an_import_that_needs_torch_is_seen():
     assert import_without_torch("torch.fx").returncode == 1

@@ -7,7 +7,7 @@ import torch
 import precast
 import precast.runtime
 from precast.artifact.calls import read_call
-from precast.errors import InputValueError
+from precast.errors import ArgumentsError, InputValueError
 from precast.runtime.call import checked_leaves, result_of
 
 
@@ -38,16 +38,16 @@ def test_what_fits_is_computed(model):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": (4, 4)}, r"args\[0\]\['x'\]\.shape\[1\] is 4, but the program was captured with 3"),
-        ({"y": (9,)}, r"args\[0\]\['y'\]\.shape\[0\] is 9, but the other sizes make it 8"),
-        ({"x": (1, 3), "y": (2,)}, r"args\[0\]\['x'\]\.shape\[0\] is 1, outside of n in 2\.\.16"),
-        ({"weight": (3, 33)}, r"args\[1\]\[0\]\.shape\[1\] is 33, outside of m in 1\.\.32"),
-        ({"weight": (3,)}, r"args\[1\]\[0\] has 1 dimensions, but the program was captured with 2: f32\[3, m\]"),
-        ({"rest": (3,)}, r"args\[1\]\[1\]\.shape\[0\] is 3"),
-        ({"flag": False}, r"kwargs\['flag'\] is False, but the program was captured with True"),
-        ({"flag": 1}, r"kwargs\['flag'\] is 1, but the program was captured with True"),
-        ({"scale": 2.0}, r"kwargs\['scale'\] is 2\.0, but the program was captured with 1\.0"),
-        ({"x": (4, 4), "y": (9,)}, r"\['x'\]\.shape\[1\] is 4.*; args\[0\]\['y'\]\.shape\[0\] is 9"),
+        ({"x": (4, 4)}, r"inputs\['x'\]\.shape\[1\] is 4, but the program was captured with 3"),
+        ({"y": (9,)}, r"inputs\['y'\]\.shape\[0\] is 9, but the other sizes make it 8"),
+        ({"x": (1, 3), "y": (2,)}, r"inputs\['x'\]\.shape\[0\] is 1, outside of n in 2\.\.16"),
+        ({"weight": (3, 33)}, r"pair\[0\]\.shape\[1\] is 33, outside of m in 1\.\.32"),
+        ({"weight": (3,)}, r"pair\[0\] has 1 dimensions, but the program was captured with 2: f32\[3, m\]"),
+        ({"rest": (3,)}, r"pair\[1\]\.shape\[0\] is 3"),
+        ({"flag": False}, r"flag is False, but the program was captured with True"),
+        ({"flag": 1}, r"flag is 1, but the program was captured with True"),
+        ({"scale": 2.0}, r"scale is 2\.0, but the program was captured with 1\.0"),
+        ({"x": (4, 4), "y": (9,)}, r"\['x'\]\.shape\[1\] is 4.*; inputs\['y'\]\.shape\[0\] is 9"),
     ],
 )
 def test_what_does_not_fit_is_named(model, changes, message):
@@ -64,26 +64,22 @@ def test_other_dtypes_and_values_are_named(model):
         (3, "is 3, but the program was captured with a tensor"),
     ):
         arguments = ({"x": np.ones((4, 3), np.float32), "y": np.ones(8, np.float32)}, [value, np.ones(2, np.float32)])
-        with pytest.raises(InputValueError, match=rf"args\[1\]\[0\] {message}"):
+        with pytest.raises(InputValueError, match=rf"pair\[0\] {message}"):
             model(*arguments, flag=True, scale=1.0)
 
 
 def test_tensors_elsewhere_are_named(model):
     meta = torch.ones(3, 5, device="meta")
     inputs = {"x": torch.ones(4, 3), "y": torch.ones(8)}
-    with pytest.raises(InputValueError, match=r"args\[1\]\[0\] is on meta, but the program was captured with cpu"):
+    with pytest.raises(InputValueError, match=r"pair\[0\] is on meta, but the program was captured with cpu"):
         model(inputs, [meta, torch.ones(2)], flag=True, scale=1.0)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda a, k: ((a[0],), k),
-        lambda a, k: ((*a, a[0], a[0], a[0]), k),
         lambda a, k: ((a[0], tuple(a[1])), k),
         lambda a, k: (({"x": a[0]["x"]}, a[1]), k),
-        lambda a, k: (a, {"flag": True}),
-        lambda a, k: (a, {**k, "other": 1}),
     ],
 )
 def test_other_structures_are_told_with_the_expected_one(model, change):
@@ -92,6 +88,25 @@ def test_other_structures_are_told_with_the_expected_one(model, change):
     expected = r"expected \(\(\{'x': \*, 'y': \*\}, \[\*, \*\]\), \{'flag': \*, 'scale': \*\}\), got"
     with pytest.raises(InputValueError, match=expected):
         model(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a, k: ((a[0],), k), r"Missing the argument 'pair'\.\n.*takes \(inputs, pair, flag=, scale=\)"),
+        (lambda a, k: (a, {"flag": True}), "Missing the argument 'scale'"),
+        (lambda a, k: ((), {}), "Missing the arguments 'inputs', 'pair', 'flag', 'scale'"),
+        (lambda a, k: (a, {**k, "other": 1}), "There is no argument 'other'"),
+        (lambda a, k: (a, {**k, "pair": 1}), "Got the argument 'pair' twice"),
+        (lambda a, k: ((*a, a[0], a[0], a[0]), k), "Got 5 positional arguments instead of 2"),
+    ],
+)
+def test_arguments_that_are_missing_or_unknown_are_named(model, change, message):
+    arguments = ({"x": np.ones((4, 3), np.float32), "y": np.ones(8, np.float32)}, [np.ones((3, 5)), np.ones(2)])
+    args, kwargs = change(arguments, {"flag": True, "scale": 1.0})
+    with pytest.raises(ArgumentsError, match=message) as failure:
+        model(*args, **kwargs)
+    assert isinstance(failure.value, TypeError)
 
 
 def test_a_whole_number_that_is_a_size():
@@ -112,7 +127,7 @@ def test_a_whole_number_that_is_a_size():
     _, sizes = checked_leaves(description, (np.ones(6, np.float32), 4), {})
     assert result_of(description, ["y"], sizes) == ("y", 8)
     for times, message in (
-        (1.5, r"args\[1\] is 1\.5, but the program was captured with a whole number"),
+        (1.5, r"times is 1\.5, but the program was captured with a whole number"),
         (9, "args is 9, outside of times in 1..5"),
         (2, r"n != times does not hold for n = 2, times = 2 \(asked at model\.py:3\)"),
     ):

@@ -91,3 +91,10 @@ def test_whose_file_it_is():
     assert not is_users_file(torch.nn.functional.__file__)
     assert not is_users_file(capture.__code__.co_filename)
     assert not is_users_file("<frozen importlib._bootstrap>")
+
+
+def test_a_bare_layer_of_torchs_tells_its_own_line():
+    program = capture(torch.nn.Linear(3, 2), (torch.ones(4, 3),))
+    line = source_line_of(next(node for node in program.graph.nodes if node.op == "call_function"))
+    assert line is not None
+    assert (line.file.rpartition("/")[2], line.function) == ("linear.py", "forward")

@@ -67,7 +67,7 @@ def assert_like_eager(
     seeded=False,
     **settings,
 ):
-    """Train two copies of a model, one of them compiled, and compare them step by step; gives the compiled step."""
+    """Train two copies of a model, one of them compiled, and compare them step by step; returns the compiled step."""
     own, eager = copy.deepcopy(model), model
     optimizer, eager_optimizer = make_optimizer(own), make_optimizer(eager)
     data = data or batches(steps)
@@ -86,3 +86,32 @@ def assert_like_eager(
         torch.testing.assert_close(found, expected, rtol=10 * tolerance, atol=tolerance)
         assert_same_training((eager, eager_optimizer), (own, optimizer), tolerance)
     return step
+
+
+def assert_as_exact_as_eager(model, make_optimizer, loss_fn=loss_of, *, data, schedule=None, factor=8, **settings):
+    """Train compiled, in eager, and in eager with float64: errors are those of eager, times a small factor.
+
+    Where gradients are all cancellation, or optimizers divide by what is nearly nothing, two correct float32
+    trajectories part by more than any fixed tolerance.
+    """
+    own, eager, exact = (copy.deepcopy(model) for _ in range(3))
+    exact = exact.double()
+    optimizers = [make_optimizer(each) for each in (own, eager, exact)]
+    schedules = [schedule(each) for each in optimizers] if schedule else []
+    told = {name: settings[name] for name in ("grad_clip", "accumulate") if name in settings}
+    step = precast.train_step(own, loss_fn, optimizers[0], data[0], **settings)
+    for number, batch in enumerate(data):
+        torch.manual_seed(number)
+        step(batch)
+        for each, optimizer, part in ((eager, optimizers[1], batch), (exact, optimizers[2], batch.double())):
+            torch.manual_seed(number)
+            eager_step(each, loss_fn, optimizer, part, **told)
+        for each in schedules:
+            each.step()
+        allowed = factor * _distance(eager, exact) + 1e-6
+        assert _distance(own, exact) <= allowed, f"step {number}: {_distance(own, exact)} from float64, {allowed=}"
+
+
+def _distance(model, exact):
+    pairs = zip(model.state_dict().values(), exact.state_dict().values(), strict=True)
+    return max((one.double() - other).abs().max().item() for one, other in pairs)

@@ -32,13 +32,17 @@ def start(folder, count, **settings):
     return [
         subprocess.Popen(
             [sys.executable, WORKER, folder, json.dumps(settings)],
-            env={**environment, "RANK": str(rank)},
+            env={**environment, "RANK": str(rank), **_cache_of(rank, folder, settings)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         for rank in range(count)
     ]
+
+
+def _cache_of(rank, folder, settings):
+    return {"PRECAST_CACHE_DIR": str(folder / f"cache-{rank}")} if settings.get("separate_caches") else {}
 
 
 def run(folder, count, **settings):
@@ -86,6 +90,16 @@ def test_native_processes_train_as_one(tmp_path, shard):
     codes, told = run(tmp_path, 2, shard=shard, backend="native")
     assert codes == [0, 0], told
     assert_trained_like_one(tmp_path)
+
+
+@pytest.mark.slow
+def test_processes_without_a_common_cache_are_sent_what_the_first_has_compiled(tmp_path):
+    codes, told = run(tmp_path, 2, shard="none", backend="native", separate_caches=True)
+    assert codes == [0, 0], told
+    assert_trained_like_one(tmp_path)
+    objects = [{path.name for path in (tmp_path / f"cache-{rank}").rglob("*.*o")} for rank in range(2)]
+    assert objects[0]
+    assert objects[0] == objects[1]
 
 
 @pytest.mark.slow

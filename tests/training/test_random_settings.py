@@ -1,11 +1,11 @@
-"""Any optimizer, with any settings, over any of these: a compiled step is eager's."""
+"""Any optimizer, with any settings, over any of these: a compiled step is as near to float64 as eager's."""
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as draw
 
-from tests.training.like_eager import Network, assert_like_eager, batches
+from tests.training.like_eager import Network, assert_as_exact_as_eager, batches
 
 RATES = draw.floats(1e-4, 1e-1)
 SHARES = draw.floats(0.5, 0.99)
@@ -51,7 +51,6 @@ def trainings(data):
         "grad_clip": data(draw.sampled_from([None, 0.1, 10.0])),
         "accumulate": data(draw.sampled_from([1, 2, 4])),
         "schedule": data(draw.sampled_from(SCHEDULES)),
-        "seeded": True,
         "skip_nonfinite": data(draw.booleans()),
     }
 
@@ -60,4 +59,5 @@ def trainings(data):
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(trainings(), draw.sampled_from([0.0, 0.3]))
 def test_steps_with_random_settings_are_eagers(training, dropout):
-    assert_like_eager(Network(dropout), data=batches(5), tolerance=1e-5, options={"random": "eager"}, **training)
+    # Batch norm over two rows is all cancellation: of 32 rows, a quarter is enough.
+    assert_as_exact_as_eager(Network(dropout), data=batches(5, rows=32), options={"random": "eager"}, **training)

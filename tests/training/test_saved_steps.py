@@ -58,7 +58,7 @@ def test_evaluation_is_in_eval_mode_and_changes_nothing(saved):
 def test_a_bad_batch_leaves_the_state_as_it_was(saved):
     model = precast.runtime.load(saved[1])
     before = {name: value.copy() for name, value in model.state.items()}
-    with pytest.raises(InputValueError, match=r"args\[0\].shape\[1\] is 5"):
+    with pytest.raises(InputValueError, match=r"batch.shape\[1\] is 5"):
         model["train_step"](np.zeros((8, 5), np.float32))
     assert not np.isfinite(model["train_step"](np.full((8, 4), np.nan, np.float32)))
     changed = [name for name, value in before.items() if not np.array_equal(model.state[name], value)]

@@ -5,6 +5,7 @@ Where arguments belong, and how calls that do not fit are refused: for files her
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,7 @@ from precast.artifact.schema import (
     damaged,
 )
 from precast.artifact.trees import Tree, read_tree
-from precast.errors import InputValueError
+from precast.errors import ArgumentsError, CallMismatchError
 
 MAX_LEAVES = 100_000
 MAX_RANK = 16
@@ -84,6 +85,11 @@ class NumberResult(NamedTuple):
 
 Leaf = TensorLeaf | SizeLeaf | ConstantLeaf
 Result = OutputResult | NumberResult | SizeLeaf | ConstantLeaf
+
+
+def size_identifier(name: str) -> str:
+    """A size's name in letters, digits and underscores: ``batch``, ``x_dim_0`` for ``x.shape[0]``."""
+    return re.sub(r"\W+", "_", re.sub(r"\W*\.shape\[(\d+)\]$", r"_dim_\1", name)).strip("_")
 
 
 class SizeSymbol(NamedTuple):
@@ -246,33 +252,66 @@ def place_arguments(
     return args, kwargs
 
 
-def other_structure(expected: str, got: str) -> InputValueError:
-    return InputValueError(
+def argument_path(names: Sequence[str], positional: bool, key: int | str) -> str:
+    """What the user calls one argument: its name, or its position where the names are not known."""
+    if not positional:
+        return str(key)
+    assert isinstance(key, int), "positional arguments are numbered"
+    return names[key] if key < len(names) else f"args[{key}]"
+
+
+def check_arguments(
+    names: Sequence[str], positional: int, keywords: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Refuse a call, once its arguments are placed, that lacks an argument or has one too many; name it."""
+    given = [argument_path(names, True, number) for number in range(len(args))]
+    wanted = [argument_path(names, True, number) for number in range(positional)]
+    missing = [*wanted[len(given) :], *(key for key in keywords if key not in kwargs)]
+    unknown = [key for key in kwargs if key not in keywords]
+    takes = ", ".join([*wanted, *(f"{key}=" for key in keywords)]) or "no arguments"
+    if not missing and not unknown and len(args) == positional:
+        return
+    if unknown:
+        twice = unknown[0] in given
+        what = f"Got the argument {unknown[0]!r} twice." if twice else f"There is no argument {unknown[0]!r}."
+    elif missing:
+        what = f"Missing the argument{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}."
+    else:
+        what = f"Got {len(args)} positional arguments instead of {positional}."
+    raise ArgumentsError(
+        what,
+        why=f"the program takes ({takes}); an argument that was left to its default in the example is a constant",
+        fix="Pass these arguments, or capture again with the others.",
+    )
+
+
+def other_structure(expected: str, got: str) -> CallMismatchError:
+    return CallMismatchError(
         "The arguments do not have the structure that the program was captured with.",
         why=f"expected {expected}, got {got}",
         fix="Call it with the same nesting of tuples, lists, dicts and keywords.",
     )
 
 
-def other_constant(path: str, value: object, expected: object) -> InputValueError:
-    return InputValueError(
+def other_constant(path: str, value: object, expected: object) -> CallMismatchError:
+    return CallMismatchError(
         f"{path} is {value!r}, but the program was captured with {expected!r}.",
         why="Python values are constants of a captured program",
         fix="Pass the same value, or capture again.",
     )
 
 
-def other_tensor(path: str, came: str, needed: str) -> InputValueError:
-    return InputValueError(
+def other_tensor(path: str, came: str, needed: str) -> CallMismatchError:
+    return CallMismatchError(
         f"{path} {came}, but the program was captured with {needed}.",
         why="the program's code was made for what the example was",
         fix="Pass a tensor of that kind, or capture again.",
     )
 
 
-def other_sizes(wrong: Sequence[str]) -> InputValueError:
-    return InputValueError(
-        f"{'; '.join(wrong)}.",
+def other_sizes(wrong: Sequence[str]) -> CallMismatchError:
+    return CallMismatchError(
+        f"Guard failed: {'; '.join(wrong)}.",
         why="the program is valid for the sizes that it was captured for",
         fix="Pass tensors of such sizes, or capture again with other dynamic_shapes.",
     )

@@ -72,6 +72,9 @@ class TensorDescription:
     shape: tuple[int | str, ...]
     strides: tuple[int | str, ...]
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
     @cached_property
     def fixed_layout(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Sizes and strides, if they are the same in every call."""

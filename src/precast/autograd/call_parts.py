@@ -26,6 +26,7 @@ from precast.autograd.boxing import BoxedCall
 from precast.autograd.compilers_in_use import CompilersInUse, named_call
 from precast.autograd.guards.call_key import Ambient
 from precast.backend import CompiledFunction
+from precast.events import stage
 from precast.graph.compilation import Compilation
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class CallParts:
     memory_bytes: Mapping[int, int] = field(default_factory=dict)
     views: Mapping[int, Callable[[Sequence[Any], Any], Any]] = field(default_factory=dict)
 
+    @stage
     def assemble(self, compilation: Compilation, second_order: Gradients | None) -> FlatCall:
         """The call; one that is trained needs to know how gradients of its gradients are come by."""
         if self.training is not None:

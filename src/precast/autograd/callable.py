@@ -432,6 +432,11 @@ class AotCallable:
         return self._compilers
 
     @property
+    def dynamic(self) -> bool | None:
+        """Whether sizes are symbols; None makes those so that change."""
+        return self._dynamic
+
+    @property
     def _name(self) -> str:
         return name_of(self._function)
 

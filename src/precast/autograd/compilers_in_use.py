@@ -10,8 +10,10 @@ from precast.autograd.boxing import BoxedCall, as_boxed
 from precast.backend import Backend, CompiledFunction, Compiler, CompilerFunction, PartitionFunction, as_compiler
 from precast.options import Options
 from precast.partition import default_partition
+from precast.trace.decisions import raised_by_program
 
 _REMEMBERED = "_precast_compilers"
+_DYNAMIC = "_precast_dynamic"
 
 
 @dataclass(frozen=True)
@@ -67,20 +69,31 @@ def _drawing_alike(forward: Compiler, backward: Compiler) -> tuple[Compiler, Com
     return forward.drawing_as_torch(), backward.drawing_as_torch()
 
 
-def remember_compilers(call: Callable[..., Any], compilers: CompilersInUse) -> None:
-    """Let ``compilers_of`` find out what a function was compiled with."""
-    call.__dict__[_REMEMBERED] = compilers
+def remember_compilers(call: Callable[..., Any], compilers: CompilersInUse, dynamic: bool | None = None) -> None:
+    """Let ``compilers_of`` and ``dynamic_of`` find out what a function was compiled with."""
+    call.__dict__[_REMEMBERED], call.__dict__[_DYNAMIC] = compilers, dynamic
 
 
 def compilers_of(compiled: object) -> CompilersInUse | None:
     """What a compiled function or module was compiled with; None of anything else."""
+    found: CompilersInUse | None = _remembered(compiled, _REMEMBERED)
+    return found
+
+
+def dynamic_of(compiled: object) -> bool | None:
+    """Whether a compiled function or module takes all sizes at once; of anything else as if it were compiled now."""
+    found: bool | None = _remembered(compiled, _DYNAMIC)
+    return found
+
+
+def _remembered(compiled: object, name: str) -> Any:
+    """Found on a compiled function, which a compiled module holds."""
     attributes = getattr(compiled, "__dict__", {})
-    found: CompilersInUse | None = attributes.get(_REMEMBERED)
-    return found if found is not None or "_compiled" not in attributes else compilers_of(attributes["_compiled"])
+    return getattr(attributes.get("_compiled", compiled), "__dict__", {}).get(name)
 
 
 def named_call(compiled: CompiledFunction, name: str) -> BoxedCall:
-    """What a compiler made, as a call whose errors tell the graph's name."""
+    """What a compiler made, as a call whose errors are the program's and tell the graph's name."""
     boxed = as_boxed(compiled)
 
     def call(inputs: list[Any]) -> Sequence[Any]:
@@ -88,6 +101,9 @@ def named_call(compiled: CompiledFunction, name: str) -> BoxedCall:
             return boxed(inputs)
         except Exception as error:
             error.add_note(f"raised in the compiled graph {name}")
-            raise
+            raised = raised_by_program(error)
+            if raised is None:
+                raise
+            raise raised from error
 
     return call

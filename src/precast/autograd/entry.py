@@ -81,7 +81,7 @@ def compile_callable(function: Callable[..., Any], **arguments: Any) -> Callable
             return method(*args[1:], **kwargs)
         return compiled(*args, **kwargs)
 
-    remember_compilers(call, compiled.compilers)
+    remember_compilers(call, compiled.compilers, compiled.dynamic)
     call.__dict__["_precast_original"] = function
     call.__dict__[_VARIANTS] = lambda: [found for each in (compiled, *methods.values()) for found in each.variants()]
     return call

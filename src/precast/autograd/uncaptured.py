@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from precast.errors import PrecastError
+from precast.events import tell
 from precast.trace.capture.module_state import module_names, root_modules
 
 
@@ -104,6 +105,8 @@ def told_failures(function: Function, error: Exception | None) -> Iterator[None]
     Who comes first tells of everything that was found on the way, unless the function itself fails.
     """
     new = [] if error is None else [UncapturedForward.of(function, error)]
+    for each in new:
+        tell(each)
     if _running.found is not None:
         _running.found += new
         yield

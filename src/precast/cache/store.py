@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from precast.cache.entries import (
     DamagedEntry,
@@ -106,6 +106,14 @@ _FOLDER = "store-1"
 _PATIENCE_TO_CLEAR = 30.0
 
 
+class EntryName(NamedTuple):
+    """What an entry is called: its file ends with ``suffix``."""
+
+    kind: str
+    key: str
+    suffix: str
+
+
 class Store:
     """Entries under ``directory``, taking at most ``limit`` bytes of it.
 
@@ -125,15 +133,25 @@ class Store:
         self._is_overdue = False
         self._hits = self._misses = 0
         self._is_told = False
+        self._noted: set[EntryName] | None = None
 
     def get(self, kind: str, key: str) -> bytes | None:
         """What is kept under the key, exactly as it was put; None if nothing is."""
         found = self._find(kind, key)
         return None if found is None else found[1]
 
-    def put(self, kind: str, key: str, data: bytes) -> None:
+    def put(self, kind: str, key: str, data: bytes, *, suffix: str = "") -> None:
         """Keep ``data`` under the key, if it can be done."""
-        self._keep(kind, key, data)
+        self._keep(kind, key, data, suffix=suffix)
+
+    @contextmanager
+    def noted(self, names: set[EntryName]) -> Iterator[None]:
+        """While active, what this process finds or keeps is added to ``names``."""
+        before, self._noted = self._noted, names
+        try:
+            yield
+        finally:
+            self._noted = before
 
     def file(self, kind: str, key: str, make: Callable[[Path], None], *, suffix: str = "") -> Path:
         """A file that ``make`` wrote, now or earlier.
@@ -205,7 +223,14 @@ class Store:
         with self._accounts:
             self._hits += found is not None
             self._misses += found is None
+        if found is not None:
+            self._note(kind, key, found[0])
         return found
+
+    def _note(self, kind: str, key: str, path: Path) -> None:
+        if self._noted is not None:
+            # The digest stands between the key and the suffix.
+            self._noted.add(EntryName(kind, key, "".join(path.suffixes[1:])))
 
     def _intact(self, kind: str, key: str) -> Iterator[tuple[Path, bytes]]:
         for path in candidates(self._folder, kind, key):
@@ -231,7 +256,9 @@ class Store:
             with self._carrying_on():
                 self._make_room(size)
                 with shared(self._lock):
-                    return write_entry(self._folder, kind, key, data, suffix=suffix)
+                    path = write_entry(self._folder, kind, key, data, suffix=suffix)
+                    self._note(kind, key, path)
+                    return path
         return None
 
     def _make_room(self, size: int) -> None:

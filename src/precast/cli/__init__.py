@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from precast._version import __version__
 from precast.errors import ArtifactError, PrecastError
+from precast.lazy_names import naming_extras
 
 FAILED, REFUSED = 1, 3
 """Exit codes beside 0 and the 2 of a wrong call; REFUSED is for files that are damaged or not what was asked for."""
@@ -27,9 +28,13 @@ SUBCOMMANDS = {
     "doctor": "Check that this machine has what Precast needs.",
     "explain": "Tell what native code a model becomes, and where its time goes.",
     "export": "Export a module to a file.",
+    "generate": "Generate text with a packaged language model, without torch.",
     "inspect": "Show what is in a file.",
     "onnx": "Write a model as an ONNX file.",
     "package": "Package a model into one file that runs without torch.",
+    "paths": "Show where the header, the CMake package and oneDNN are.",
+    "plan": "Tell what a training step would take over many processes.",
+    "report": "Write a page about what a model becomes.",
     "run": "Run a .precast file, without torch.",
     "train": "Train a saved step, without torch.",
     "verify": "Check a .precast file and its numbers on this machine.",
@@ -54,7 +59,8 @@ class _PrecastGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with naming_extras("This command"):
+                return super().invoke(ctx)
         except (PrecastError, OSError) as error:
             if ctx.params["debug"]:
                 raise

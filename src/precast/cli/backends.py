@@ -9,12 +9,17 @@ from rich.table import Table
 from rich.text import Text
 
 from precast.backend import get_backend, list_backends
+from precast.cli.examples import examples
 from precast.errors import PrecastError
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast backends",
+    "precast backends --json",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def backends(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List what can be chosen as backend."""
     described = {name: _describe(name) for name in list_backends()}

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from precast.cli.examples import examples
 from precast.cli.progress import seconds_text
 
 _SLICE_SECONDS = 0.2
@@ -60,9 +61,14 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast bench model.py:make",
+    "precast bench model.py:make --train --threads 1",
+    "precast bench model.precast --json",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def bench(
     model: Annotated[str, typer.Argument(help="package.module:factory, file.py:factory, or a .precast file.")],
     seconds: Annotated[float, typer.Option(help="How long to measure.")] = 5.0,

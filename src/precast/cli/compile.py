@@ -7,17 +7,24 @@ from typing import Annotated
 
 import typer
 
+from precast.cli.examples import examples
 from precast.cli.model_reference import load_model
 from precast.cli.progress import bytes_text, seconds_text, telling_steps
 from precast.packaging import aot_compile
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast compile model.py:make",
+    "precast compile model.py:make -o build/libnet.so",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def compile(
     model: Annotated[str, typer.Argument(help="package.module:factory or file.py:factory.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The library to write.")] = Path("model.so"),
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The library to write; libNAME.so for NAME.py if not given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compile a model into one shared library for this machine.
@@ -26,6 +33,11 @@ def compile(
     machines, and for people you do not know, use `precast package`.
     """
     started = time.perf_counter()
+    output = output or default_output(model)
+    if output.with_suffix(".py").exists():
+        typer.echo(
+            f"note: beside {output}, `import {output.stem}` will find the library instead of the module", err=True
+        )
     with telling_steps() as tell:
         tell(f"loading {model}")
         loaded = load_model(model)
@@ -44,3 +56,13 @@ def compile(
         typer.echo(json.dumps({"file": str(path), "bytes": size, "seconds": seconds}, indent=2))
     else:
         typer.echo(f"{output}: {bytes_text(size)}, in {seconds_text(seconds)}")
+
+
+def default_output(reference: str) -> Path:
+    """``libmodel.so`` for ``model.py:make``: without ``lib``, Python would take the library for the module ``model``.
+
+    >>> str(default_output("models/net.py:make")), str(default_output("package.net:make"))
+    ('libnet.so', 'libnet.so')
+    """
+    place = reference.rpartition(":")[0]
+    return Path(f"lib{Path(place).stem if place.endswith('.py') else place.rpartition('.')[2]}.so")

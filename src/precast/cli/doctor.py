@@ -1,18 +1,18 @@
-"""``precast doctor``: is everything here that Precast needs, and if not, what to do.
-
-What this machine has of what Precast needs, as plain data.
+"""``precast doctor``: is everything here that Precast needs, and if not, how to get it.
 
 Looking changes nothing and does not import torch.
 """
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from ctypes.util import find_library
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -25,11 +25,14 @@ from rich.text import Text
 
 from precast._version import TESTED_TORCH
 from precast.cache.folder import check_private
+from precast.cli.examples import examples
 from precast.errors import CacheError
+from precast.lazy_names import CPU_BUILDS
 from precast.options import Options
 from precast.runtime.processor import LEVELS
 
 OLDEST_PYTHON = (3, 11)
+OLDEST_TRITON = (3, 6)
 FAST_FEATURES = ("avx2", "fma")
 TOLD_FEATURES = (*FAST_FEATURES, "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16")
 
@@ -41,13 +44,13 @@ class Finding:
     name: str
     ok: bool
     found: str
-    needed_to: Literal["run", "compile", "run fast"]
+    needed_to: Literal["run", "compile", "run fast", "use GPUs", "write ONNX"]
     fix: str
 
     @property
     def is_fatal(self) -> bool:
-        """Whether something cannot be done at all for lack of this."""
-        return not self.ok and self.needed_to != "run fast"
+        """Whether models cannot be compiled or run on the CPU for lack of this."""
+        return not self.ok and self.needed_to in ("run", "compile")
 
 
 def examine(options: Options) -> tuple[Finding, ...]:
@@ -60,6 +63,9 @@ def examine(options: Options) -> tuple[Finding, ...]:
         examine_compiler(options.compiler or "g++"),
         examine_cache(options.cache_directory),
         examine_processor(Path("/proc/cpuinfo")),
+        examine_onnx(_installed_version("onnx-ir"), _installed_version("onnxscript")),
+        examine_driver(Path("/proc/driver/nvidia/version"), find_library("cuda")),
+        examine_triton(_installed_version("triton")),
     )
 
 
@@ -71,8 +77,8 @@ def examine_python(version: tuple[int, ...]) -> Finding:
 
 def examine_onednn(folder: Path) -> Finding:
     """Whether the library for matrix products and convolutions lies where its wheel puts it."""
-    names = sorted(path.name for path in folder.glob("libdnnl.so.*"))
-    return Finding("oneDNN", bool(names), names[-1] if names else "none", "run", "pip install onednn-cpu-gomp")
+    found = sorted(map(str, folder.glob("libdnnl.so.*")))
+    return Finding("oneDNN", bool(found), found[0] if found else "none", "run", "pip install onednn-cpu-gomp")
 
 
 def examine_onednn_headers(folder: Path) -> Finding:
@@ -83,8 +89,37 @@ def examine_onednn_headers(folder: Path) -> Finding:
 
 def examine_torch(version: str | None) -> Finding:
     """Whether torch is installed and new enough."""
-    ok = version is not None and tuple(int(part) for part in version.split(".")[:2]) >= TESTED_TORCH[0]
-    return Finding("torch", ok, version or "none", "compile", f"pip install 'torch>={_dotted(TESTED_TORCH[0])}'")
+    known = None if version is None else tuple(int(part) for part in version.split(".")[:2])
+    fix = f"pip install 'torch>={_dotted(TESTED_TORCH[0])}' (without CUDA: {CPU_BUILDS}, choose CPU)"
+    is_tested = known is not None and TESTED_TORCH[0] <= known <= TESTED_TORCH[1]
+    tested = (
+        "" if known is None or is_tested else f", tested are {_dotted(TESTED_TORCH[0])} to {_dotted(TESTED_TORCH[1])}"
+    )
+    return Finding(
+        "torch", known is not None and known >= TESTED_TORCH[0], f"{version or 'none'}{tested}", "compile", fix
+    )
+
+
+def examine_onnx(onnx_ir: str | None, onnxscript: str | None) -> Finding:
+    """Whether ONNX files can be written."""
+    found = f"onnx-ir {onnx_ir}, onnxscript {onnxscript}" if onnx_ir and onnxscript else "none"
+    return Finding("ONNX", bool(onnx_ir and onnxscript), found, "write ONNX", "pip install 'precast[onnx]'")
+
+
+def examine_driver(version: Path, library: str | None) -> Finding:
+    """Whether there is a driver for NVIDIA's GPUs."""
+    first = version.read_text().partition("\n")[0] if version.exists() else ""
+    release = re.search(r"\b\d+\.\d+(\.\d+)?\b", first)
+    found = f"{library} {release[0] if release else ''}".strip() if library else "none"
+    fix = "install NVIDIA's driver (Debian: apt install nvidia-driver), if this machine has such a GPU"
+    return Finding("GPU driver", library is not None, found, "use GPUs", fix)
+
+
+def examine_triton(version: str | None) -> Finding:
+    """Whether Triton, which makes code for GPUs, is installed."""
+    known = None if version is None else tuple(int(part) for part in version.split(".")[:2])
+    fix = f"pip install 'triton>={_dotted(OLDEST_TRITON)}'"
+    return Finding("Triton", known is not None and known >= OLDEST_TRITON, version or "none", "use GPUs", fix)
 
 
 def examine_compiler(command: str) -> Finding:
@@ -143,14 +178,14 @@ def _installed_version(package: str) -> str | None:
 
 
 def _first_line_of(command: list[str]) -> str | None:
-    """The first line that a command prints; None if it is not there or fails."""
+    """The first line that a command prints, and where it is; None if it is not there or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.partition("\n")[0]
+    return f"{result.stdout.partition(chr(10))[0]}, {shutil.which(command[0])}"
 
 
 def _dotted(version: tuple[int, ...]) -> str:
@@ -158,16 +193,26 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast doctor",
+    "precast doctor --run-only --json",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def doctor(
-    run_only: Annotated[bool, typer.Option("--run-only", help="Leave out what only compiling needs.")] = False,
+    run_only: Annotated[bool, typer.Option("--run-only", help="Check only what running a package needs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check that this machine has what Precast needs."""
+    """Check that this machine has what Precast needs.
+
+    What is missing is told with the way to get it. Exits with 1 if models cannot be compiled (or with --run-only: run)
+    on the CPU; GPUs and ONNX are optional.
+    """
     findings = [
-        finding for finding in examine(Options.from_environment()) if not (run_only and finding.needed_to == "compile")
+        finding
+        for finding in examine(Options.from_environment())
+        if not run_only or finding.needed_to in ("run", "run fast")
     ]
     healthy = not any(finding.is_fatal for finding in findings)
     if as_json:
@@ -179,14 +224,16 @@ def doctor(
 
 
 def _as_table(findings: Sequence[Finding]) -> Table:
-    table = Table("what", "needed to", "found", "state", "what to do", box=None, pad_edge=False)
+    table = Table("what", "needed to", "state", "found, or how to get it", box=None, pad_edge=False)
     for finding in findings:
-        advice = "" if finding.ok else finding.fix
-        table.add_row(finding.name, finding.needed_to, Text(finding.found), _state(finding), Text(advice))
+        told = finding.found if finding.ok else f"{finding.found}: {finding.fix}"
+        table.add_row(finding.name, finding.needed_to, _state(finding), Text(told, overflow="fold"))
     return table
 
 
 def _state(finding: Finding) -> Text:
     if finding.ok:
         return Text("ok", style="green")
-    return Text("missing", style="red") if finding.is_fatal else Text("slow", style="yellow")
+    if finding.is_fatal:
+        return Text("missing", style="red")
+    return Text("slow", style="yellow") if finding.needed_to == "run fast" else Text("absent", style="dim")

@@ -8,15 +8,20 @@ import torch
 import typer
 
 from precast.api import compile
+from precast.cli.examples import examples
 from precast.cli.model_reference import Model, call_of, load_model
 from precast.cli.progress import telling_steps
 from precast.report import Profile, profile
 from precast.report import explain as explain_call
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast explain model.py:make",
+    "precast explain model.py:make --inference --profile --trace trace.json",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def explain(
     model: Annotated[str, typer.Argument(help="package.module:factory or file.py:factory.")],
     inference: Annotated[bool, typer.Option("--inference", help="Without gradients.")] = False,

@@ -7,14 +7,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from precast.cli.examples import examples
 from precast.cli.model_reference import load_model
 from precast.export import export as export_module
 from precast.export import save
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast export model.py:make -o program.pt2",
+    "precast export model.py:make --decompose --loss 0",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def export(
     model: Annotated[str, typer.Argument(help="package.module:factory or file.py:factory.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("program.pt2"),

@@ -12,11 +12,16 @@ from rich.text import Text
 
 from precast.artifact.package import open_package
 from precast.cli import package_summary
+from precast.cli.examples import examples
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast inspect model.precast",
+    "precast inspect program.pt2 --graph",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def inspect(
     file: Annotated[Path, typer.Argument(help="A .precast package, or a program from `precast export`.")],
     graph: Annotated[bool, typer.Option("--graph", help="Print the whole program; needs torch.")] = False,

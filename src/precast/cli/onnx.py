@@ -11,13 +11,18 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from precast.cli.examples import examples
 from precast.cli.model_reference import load_model
 from precast.onnx import ONNXProgram, export
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast onnx model.py:make -o model.onnx",
+    "precast onnx model.py:make --opset 21 --external-data",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def onnx(
     model: Annotated[str, typer.Argument(help="package.module:factory or file.py:factory.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("model.onnx"),

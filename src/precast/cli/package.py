@@ -9,15 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from precast.artifact.package import open_package
+from precast.cli.examples import examples
 from precast.cli.model_reference import Model, call_factory, model_of
 from precast.cli.progress import bytes_text, seconds_text, telling_steps
 from precast.export import load as load_program
 from precast.packaging import package as package_model
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast package model.py:make -o model.precast",
+    "precast package model.py:make --target x86-64-v3 --target native",
+    "precast package program.pt2 --sign private.pem",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def package(
     model: Annotated[str, typer.Argument(help="package.module:factory, file.py:factory, or an exported program.pt2.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("model.precast"),

@@ -86,7 +86,8 @@ def call_with_sample(model: Model, package: Package, entry: PackedEntry) -> Call
     ]
     callee: Any = model[entry.name]
     runnable = callee if entry.call is None else callee.runnable
-    return lambda: runnable.run_bits(inputs)
+    names = [each.name for each in entry.interface.outputs]
+    return lambda: dict(zip(names, runnable.run_bits(inputs), strict=True))
 
 
 def read_arrays(files: Sequence[Path]) -> list[Array]:
@@ -103,10 +104,10 @@ def read_arrays(files: Sequence[Path]) -> list[Array]:
     return arrays
 
 
-def named_arrays(result: Any, prefix: str = "output") -> dict[str, Array]:
-    """The arrays in a result of any structure, each under the path that leads to it."""
+def named_arrays(result: Any, path: tuple[str, ...] = ()) -> dict[str, Array]:
+    """The arrays in a result of any structure, each named after its place: ``logits``, ``output_0``."""
     if isinstance(result, Weight):
-        return {prefix: result.carrier}
+        return {_name(path): result.carrier}
     if isinstance(result, Mapping):
         parts = result.items()
     elif isinstance(result, tuple | list):
@@ -114,8 +115,12 @@ def named_arrays(result: Any, prefix: str = "output") -> dict[str, Array]:
     elif hasattr(result, "keys"):
         parts = {key: result[key] for key in result.keys()}.items()  # noqa: SIM118
     else:
-        return {} if result is None else {prefix: numpy.asarray(result)}
+        return {} if result is None else {_name(path): numpy.asarray(result)}
     found: dict[str, Array] = {}
     for key, value in parts:
-        found |= named_arrays(value, f"{prefix}.{key}")
+        found |= named_arrays(value, (*path, str(key)))
     return found
+
+
+def _name(path: tuple[str, ...]) -> str:
+    return "_".join(path if path and not path[0].isdigit() else ("output", *path))

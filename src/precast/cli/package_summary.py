@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from precast.artifact.manifest import EntryDescription, PackedEntry, Target, TensorDescription
+from precast.artifact.calls import SizeSymbol, size_identifier
+from precast.artifact.manifest import PackedEntry, Target
 from precast.artifact.package import Package
 from precast.artifact.signatures import SUFFIX
 from precast.runtime.processor import processor_features
@@ -32,19 +33,16 @@ def _target(target: Target) -> dict[str, Any]:
 
 
 def _entry(entry: PackedEntry) -> dict[str, Any]:
-    interface: EntryDescription = entry.interface
+    interface = entry.interface
     sizes = () if entry.call is None else entry.call.symbols
-    names = [each.name for each in interface.inputs]
-    if entry.call is not None and len(entry.call.argument_names) == len(names):
-        names = list(entry.call.argument_names)
     return {
-        "inputs": [_tensor(each, name) for each, name in zip(interface.inputs, names, strict=True)],
-        "outputs": [_tensor(each, each.name) for each in interface.outputs],
-        "updates": [_tensor(each, each.name) for each in interface.updates],
-        "sizes": [f"{size.symbol} = {size.name} in {size.range_text}" for size in sizes],
+        "inputs": list(map(str, interface.inputs)),
+        "outputs": list(map(str, interface.outputs)),
+        "updates": list(map(str, interface.updates)),
+        "sizes": [f"{size_identifier(size.name)}: {_range(size)}" for size in sizes],
         "samples": len(entry.samples),
     }
 
 
-def _tensor(tensor: TensorDescription, name: str) -> str:
-    return f"{name}: {tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
+def _range(size: SizeSymbol) -> str:
+    return f"{size.lower} or more" if size.upper is None else f"{size.lower} to {size.upper}"

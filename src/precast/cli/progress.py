@@ -3,27 +3,72 @@
 Numbers of bytes and seconds for people.
 """
 
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from rich.console import Console
 
 Tell = Callable[[str], None]
 
 
+PATIENCE = 3.0
+"""Seconds that a step may take before anything is written where nobody looks."""
+PAUSE = 10.0
+"""Seconds between two lines about one step there."""
+
+
 @contextmanager
 def telling_steps() -> Iterator[Tell]:
     """Gives what to call with the name of each step.
 
-    On a terminal each is a line on standard error; whoever does the step may show a bar of its own below it.
+    On a terminal each is a line on standard error; whoever does the step may show a bar of its own below it. Elsewhere,
+    a step that takes long is told of now and then, so that logs show that something goes on.
     """
     console = Console(stderr=True)
+    if console.is_terminal:
+        yield lambda step: console.print(f"{step}…", style="dim", highlight=False, markup=False)
+        return
+    with _Logged() as logged:
+        yield logged.begin
 
-    def tell(step: str) -> None:
-        if console.is_terminal:
-            console.print(f"{step}…", style="dim", highlight=False, markup=False)
 
-    yield tell
+class _Logged:
+    """Writes a line about the step that goes on: after a while, and then from time to time."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._step, self._began, self._is_over = "", time.monotonic(), False
+        self._thread = threading.Thread(target=self._write, name="precast-progress", daemon=True)
+
+    def begin(self, step: str) -> None:
+        with self._changed:
+            self._step, self._began = step, time.monotonic()
+            self._changed.notify()
+
+    def _write(self) -> None:
+        wait = PATIENCE
+        with self._changed:
+            while not self._is_over:
+                is_changed = self._changed.wait(wait)
+                if is_changed or not self._step:
+                    wait = PATIENCE
+                    continue
+                print(f"{self._step}… {time.monotonic() - self._began:.0f} s", file=sys.stderr, flush=True)
+                wait = PAUSE
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+        self._thread.join()
 
 
 def bytes_text(count: int) -> str:

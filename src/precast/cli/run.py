@@ -12,14 +12,20 @@ from rich.table import Table
 from rich.text import Text
 
 from precast.artifact.package import open_package
+from precast.cli.examples import examples
 from precast.cli.package_calls import Array, call_with_arrays, call_with_sample, named_arrays, packed_entry, read_arrays
 from precast.cli.progress import seconds_text
 from precast.runtime import load
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast run model.precast",
+    "precast run model.precast -i x.npy -o results.npz",
+    "precast run model.precast --entry short --require-signature public.pem",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def run(
     file: Annotated[Path, typer.Argument(help="A .precast file.")],
     inputs: Annotated[

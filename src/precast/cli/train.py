@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from precast.artifact.archive import write_file
+from precast.cli.examples import examples
 from precast.cli.progress import seconds_text
 from precast.errors import InputValueError
 from precast.runtime import ModelEntry, load
@@ -22,9 +23,13 @@ from precast.runtime.train_loop import Progress as Step
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 STOPPED = 130
 """The exit code of what Ctrl-C has ended, as shells have it."""
+EXAMPLES = examples(
+    "precast train step.precast --data batches.npz --steps 1000",
+    "precast train step.precast --data batches/ --steps 5000 --checkpoint out --resume",
+)
 
 
-@app.command(name="train")
+@app.command(name="train", epilog=EXAMPLES)
 def train_command(
     file: Annotated[Path, typer.Argument(help="A .precast file that precast.train_step(…).save wrote.")],
     data: Annotated[Path, typer.Option("--data", "-d", help="Batches: an .npz file, or a folder of .npy or .npz.")],

@@ -9,12 +9,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from precast.cli.examples import examples
 from precast.runtime import load
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast verify model.precast",
+    "precast verify model.precast --no-native",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def verify(
     file: Annotated[Path, typer.Argument(help="A .precast file.")],
     threads: Annotated[int | None, typer.Option(help="How many threads; as many as OpenMP takes if not given.")] = None,
@@ -45,5 +50,5 @@ def verify(
         )
     if checks:
         Console().print(table)
-    agreed = f"{len(checks)} outputs of samples agree" if checks else "it has no samples to run"
-    typer.echo(f"{file}: whole; {agreed}")
+    agreed = f"{len(checks)} output{'s' * (len(checks) > 1)} of samples as expected" if checks else "no samples to run"
+    typer.echo(f"{file}: intact, {agreed}")

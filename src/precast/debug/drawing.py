@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -18,6 +19,7 @@ from precast.backend import CompilerFunction
 from precast.debug.layered_layout import Box, Picture, Point, lay_out_boxes, picture_of
 from precast.debug.unchanged import python_text
 from precast.errors import InputValueError, ToolMissingError
+from precast.graph.compilation import get_aot_graph_name, kind_of_graph
 
 FILL = {"input": "#e3eefb", "attribute": "#eeeeee", "operation": "#fdf6e3", "output": "#e6f4e6"}
 
@@ -124,14 +126,27 @@ def draw_graph(graph_module: fx.GraphModule, path: str | Path, clear_meta: bool 
 
 
 def draw_graph_compile(name: str) -> CompilerFunction:
-    """Return a compiler that draws the graph as ``name``, prints its code, and runs it as it was captured."""
+    """Return a compiler that draws the graph as ``name``, prints its code, and runs it as it was captured.
+
+    Further graphs that it is given, such as the backward, are drawn beside it: ``name_backward``.
+    """
+    drawn: set[Path] = set()
 
     def draw_and_run(graph_module: fx.GraphModule, example_inputs: Sequence[object]) -> fx.GraphModule:
         print(python_text(graph_module))
-        draw_graph(graph_module, name)
+        drawn.add(path := next(path for path in _names(Path(name)) if path not in drawn))
+        draw_graph(graph_module, path)
         return graph_module
 
     return draw_and_run
+
+
+def _names(path: Path) -> Iterator[Path]:
+    """The file itself, then names with the kind of graph that is being compiled, then numbered ones."""
+    kind = kind_of_graph(get_aot_graph_name())
+    yield path
+    yield path.with_stem(f"{path.stem}_{kind}")
+    yield from (path.with_stem(f"{path.stem}_{kind}_{number}") for number in count(2))
 
 
 def _write_dot(graph_module: fx.GraphModule, path: Path, clear_meta: bool) -> None:

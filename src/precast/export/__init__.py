@@ -4,20 +4,26 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from precast.export.dynamic_shapes import (
+    AdditionalInputs,
+    Dim,
+    ShapesCollection,
+    dims,
+    refine_dynamic_shapes_from_suggested_fixes,
+)
 from precast.export.export import export
-from precast.export.load import load
-from precast.export.pre_autograd import capture_pre_autograd_graph
-from precast.export.preserved_ops import default_decompositions
-from precast.export.program import ExportedProgram
-from precast.export.registered_classes import register_dataclass
-from precast.export.save import save
-from precast.export.signature import ExportBackwardSignature, ExportGraphSignature
-from precast.export.torch_files.convert import from_torch
-from precast.export.tracepoints import ModuleCallEntry, ModuleCallSignature
-from precast.export.unflatten import FlatArgsAdapter, UnflattenedModule, unflatten
-from precast.graph.signature import (
+from precast.export.exported_program import (
+    CustomDecompTable,
+    ExportedProgram,
+    ModuleCallEntry,
+    ModuleCallSignature,
+    default_decompositions,
+)
+from precast.export.graph_signature import (
     ConstantArgument,
     CustomObjArgument,
+    ExportBackwardSignature,
+    ExportGraphSignature,
     InputKind,
     InputSpec,
     OutputKind,
@@ -26,14 +32,17 @@ from precast.graph.signature import (
     TensorArgument,
     TokenArgument,
 )
-from precast.trace.capture import Dim
-from precast.trace.capture.described_calls import AdditionalInputs, ShapesCollection
-from precast.trace.capture.dims import dims
-from precast.trace.capture.suggested_fixes import refine_dynamic_shapes_from_suggested_fixes
+from precast.export.load import load
+from precast.export.pre_autograd import capture_pre_autograd_graph
+from precast.export.registered_classes import register_dataclass
+from precast.export.save import save
+from precast.export.torch_files.convert import from_torch
+from precast.export.unflatten import FlatArgsAdapter, UnflattenedModule, unflatten
 
 __all__ = [
     "AdditionalInputs",
     "ConstantArgument",
+    "CustomDecompTable",
     "CustomObjArgument",
     "Dim",
     "ExportBackwardSignature",
@@ -68,11 +77,11 @@ __all__ = [
 from precast.lazy_names import lazy_name
 
 # Public names of packages above this one, and of one that needs no torch: found when first used.
-_ELSEWHERE = {"aot_compile": "precast.packaging", "aot_load": "precast.runtime"}
+_HOMES = {"aot_compile": "precast.packaging", "aot_load": "precast.runtime"}
 
 
 def __getattr__(name: str) -> Any:
-    return lazy_name(__name__, _ELSEWHERE, name)
+    return lazy_name(__name__, _HOMES, name)
 
 
 class _CallablePackage(ModuleType):

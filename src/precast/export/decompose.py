@@ -15,7 +15,8 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from precast.errors import ExportError
-from precast.export.preserved_ops import composite_ops_in, preserved
+from precast.export.plain_state import over_plain_inputs, plain_inputs
+from precast.export.preserved_ops import CustomDecompTable, composite_ops_in, preserved
 from precast.export.signature import Dialect
 from precast.export.sizes import fake_mode_of
 from precast.export.tidy import tidied
@@ -56,12 +57,22 @@ def decompose(
     loss_index: int | None = None,
 ) -> "ExportedProgram":
     """A new program; without a table, in the Core ATen set. A table of one's own leaves all other ops whole."""
+    if isinstance(table, CustomDecompTable):
+        table.materialize()
     program = with_marks(exported.program, exported.module_call_graph)
     kept = _kept_whole(program, table, preserve, is_joint=loss_index is not None)
     rules = {op: rule for op, rule in (core_decompositions if table is None else table).items() if op not in preserve}
     gradients = None if loss_index is None else _plan_gradients(program, loss_index)
-    module, found = _retrace(program, rules, kept, gradients)
-    module = rename_placeholders(module, [node.name for node in program.placeholders])
+    plain, inputs = plain_inputs(program)
+    if gradients is not None and len(inputs) != len(program.placeholders):
+        raise ExportError(
+            "Gradients of a program with tensor subclasses cannot be taken.",
+            why="a gradient of a subclass is one, too, and a decomposed program is made of plain tensors",
+            fix="Decompose the program first, and take gradients of that.",
+        )
+    module, found = _retrace(program, inputs, rules, kept, gradients)
+    program = plain
+    module = rename_placeholders(module, [spec.arg.name for spec in program.signature.inputs])
     outputs = _outputs(program, module, gradients, found)
     assert program.boundary is not None, "exported programs are functional"
     boundary = BoundaryFacts(program.boundary.inputs, program.boundary.outputs)
@@ -89,12 +100,15 @@ def _kept_whole(
 
 
 def _retrace(
-    program: Program, rules: Table, kept: set[torch._ops.OpOverload], gradients: _Gradients | None
+    program: Program,
+    inputs: Sequence[Any],
+    rules: Table,
+    kept: set[torch._ops.OpOverload],
+    gradients: _Gradients | None,
 ) -> tuple[fx.GraphModule, list[int]]:
     mode = fake_mode_of(program)
-    inputs = [value_of(node) for node in program.placeholders]
     found: list[int] = []
-    run = as_flat_function(program.module)
+    run = over_plain_inputs(as_flat_function(program.module), [value_of(node) for node in program.placeholders])
     function = run if gradients is None else _with_gradients(run, gradients, found)
     grad_mode = torch.no_grad() if gradients is None else torch.enable_grad()
     with unset_fake_temporarily(), tracing_session(), grad_mode, preserved(kept):

@@ -5,7 +5,7 @@ After:  ``graph(p_weight, b_mean, c_scale, x, mask) -> (updates, outputs)``: fla
 autograd, with the contract of its inputs and outputs beside it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,11 +14,14 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
 from precast.errors import InputTypeError
+from precast.export.plain_state import with_plain_state
 from precast.export.program import ExportedProgram, Origin
 from precast.export.signature import Dialect
 from precast.export.sizes import with_runtime_asserts
 from precast.export.tidy import tidied
 from precast.export.tracepoints import ModuleCallEntry, ModuleCallSignature, Tracepoints
+from precast.export.unlift import users_meta
+from precast.graph.module_arguments import with_module_arguments
 from precast.graph.opened_objects import opened
 from precast.graph.program import Program
 from precast.graph.signature import InputKind
@@ -41,6 +44,7 @@ def export(
     preserve_module_call_signature: Sequence[str] = (),
     decompositions: Decompositions | None = None,
     prefer_deferred_runtime_asserts_over_guards: bool = False,
+    branch_on_data: bool = False,
 ) -> ExportedProgram:
     """Record what ``mod(*args, **kwargs)`` does, by running it once without data.
 
@@ -48,7 +52,8 @@ def export(
     written for PyTorch; both values capture in the same way. The submodules named in
     ``preserve_module_call_signature`` keep their own signatures in ``module_call_graph``. ``decompositions`` are ops to
     decompose on the way. With ``prefer_deferred_runtime_asserts_over_guards``, conditions that do not hold for all
-    declared sizes are checked at each call, and are no contradiction.
+    declared sizes are checked at each call, and are no contradiction. With ``branch_on_data``, a Python branch on the
+    value of a tensor becomes a ``cond`` whose sides are the program with either choice; by default it is refused.
 
     >>> print(export(torch.nn.ReLU(), (torch.ones(3, 2),)))
     ExportedProgram:
@@ -65,21 +70,24 @@ def export(
         none
     """
     _check_module(mod)
+    given = args, kwargs
+    args, kwargs = with_module_arguments(given)
     # Of a surrounding fake mode only its tensors are needed: what is traced is so under a mode of our own.
     with unset_fake_temporarily():
         tracepoints = Tracepoints()
         with tracepoints.marked(mod, preserve_module_call_signature):
-            program, dialect = _captured(
-                mod, args, kwargs, dynamic_shapes, allows_narrower_sizes=prefer_deferred_runtime_asserts_over_guards
-            )
+            narrower = prefer_deferred_runtime_asserts_over_guards
+            record = partial(capture, args=args, kwargs=kwargs, dynamic_shapes=dynamic_shapes, may_fork=branch_on_data)
+            program, dialect, mod = _captured(partial(record, allows_narrower_sizes=narrower), mod)
         program = _functional(program, decompositions, dialect, _requiring_grad(program, args, kwargs))
         program, kept_calls = tracepoints.read_off(program)
+    program.module.meta.update(users_meta(mod))
     names = argument_names(mod, len(args), kwargs or {})
     origin = Origin(
         argument_names=names,
         module_calls=tuple(_module_calls(mod, [_whole_call(program, names), *kept_calls])),
-        aliases=tuple(aliases_of(mod)),
-        example_inputs=(tuple(args), dict(kwargs or {})),
+        aliases=tuple(aliases_of(mod, program.state)),
+        example_inputs=(tuple(given[0]), dict(given[1] or {})),
     )
     exported = ExportedProgram(program, origin, dialect=dialect)
     for further_args, further_kwargs in getattr(dynamic_shapes, "_examples", ()):
@@ -96,26 +104,20 @@ def _functional(
     return tidied(result, requiring_grad=requiring_grad, is_as_written=result.module is captured.module)
 
 
-def _captured(
-    mod: torch.nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-    dynamic_shapes: Any,
-    *,
-    allows_narrower_sizes: bool,
-) -> tuple[Program, Dialect]:
-    """The program in operators from before autograd; one that takes gradients by itself, in those from after it."""
-    record = partial(
-        capture, mod, args, kwargs, dynamic_shapes=dynamic_shapes, allows_narrower_sizes=allows_narrower_sizes
-    )
+def _captured(record: Callable[..., Program], mod: torch.nn.Module) -> tuple[Program, Dialect, torch.nn.Module]:
+    """The program in operators from before autograd, and the module that it was made of.
+
+    A program that takes gradients by itself, or looks into wrapped tensors, is one of operators from after autograd.
+    """
     try:
-        return record(pre_dispatch=True), Dialect.TRAINING
+        return record(mod, pre_dispatch=True), Dialect.TRAINING, mod
     except InnerTransformError:
         # After autograd, recurrent layers would be operators of one library, which no file may call.
         is_enabled = torch._C._get_mkldnn_enabled()
         torch._C._set_mkldnn_enabled(False)
         try:
-            return record(), Dialect.ATEN
+            mod = with_plain_state(mod)
+            return record(mod), Dialect.ATEN, mod
         finally:
             torch._C._set_mkldnn_enabled(is_enabled)
 
@@ -152,11 +154,12 @@ def argument_names(mod: torch.nn.Module, positional: int, kwargs: Mapping[str, A
     return (*numbered_names(mod, positional), *kwargs)
 
 
-def aliases_of(mod: torch.nn.Module) -> list[tuple[str, str]]:
-    """Further names of parameters and persistent buffers that have several."""
-    first: dict[int, str] = {}
-    found = []
-    for name, tensor in mod.state_dict(keep_vars=True).items():
-        if isinstance(tensor, torch.Tensor) and first.setdefault(id(tensor), name) != name:
-            found.append((name, first[id(tensor)]))
-    return found
+def aliases_of(mod: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
+    """Further names of parameters, buffers and constants that have several, each with the one that ``state`` has."""
+    names = {id(tensor): name for name, tensor in state.items()}
+    found = {**mod.state_dict(keep_vars=True), **dict(mod.named_buffers(remove_duplicate=False))}
+    for path, module in mod.named_modules(remove_duplicate=False):
+        attributes = {f"{path}.{name}" if path else name: value for name, value in vars(module).items()}
+        found |= {name: value for name, value in attributes.items() if type(value) is torch.Tensor}
+    pairs = [(name, names.get(id(tensor), name)) for name, tensor in found.items()]
+    return [(alias, name) for alias, name in pairs if alias != name]

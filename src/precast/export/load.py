@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from precast.artifact.archive import check_member, is_torch_archive
 from precast.artifact.package import Package, file_bytes, package_of
@@ -19,6 +19,9 @@ from precast.export.torch_files.file import TorchFile
 # What torch and sympy raise when they are given sizes, dtypes or arguments that make no sense together.
 NONSENSE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, OverflowError, AssertionError,
              ArithmeticError, NotImplementedError, RecursionError, SyntaxError, MemoryError)  # fmt: skip
+
+
+T = TypeVar("T")
 
 
 def load(
@@ -42,9 +45,7 @@ def load(
     is_path = isinstance(f, (str, os.PathLike))
     data = file_bytes(Path(f), writable=True, copy=copy) if is_path else _bytes(f)  # type: ignore[arg-type]
     if is_torch_archive(data):
-        file = TorchFile.read(data)
-        _check_opset(file.opset, expected_opset_version or {})
-        texts, exported = file.extra_files, as_sound(file.program)
+        texts, exported = as_sound(lambda: _read_torchs(data, expected_opset_version or {}))
     else:
         package = package_of(data)
         texts = _extra_files(package)
@@ -72,8 +73,14 @@ def program_in(
     return as_sound(lambda: from_document(content, members))
 
 
-def as_sound(make: Callable[[], ExportedProgram]) -> ExportedProgram:
-    """The program that ``make`` returns; whatever is wrong with it is told as a damaged file."""
+def _read_torchs(data: memoryview, expected_opset_version: Mapping[str, int]) -> tuple[dict[str, str], ExportedProgram]:
+    file = TorchFile.read(data)
+    _check_opset(file.opset, expected_opset_version)
+    return file.extra_files, file.program()
+
+
+def as_sound(make: Callable[[], T]) -> T:
+    """What ``make`` reads; whatever is wrong with it is told as a damaged file."""
     try:
         return make()
     except ArtifactError:

@@ -44,7 +44,7 @@ def capture_pre_autograd_graph(
         program.state,
         CallConvention(program.signature.in_tree, expected_leaves(program), program.sizes, names),
         module_paths=[path for path, _ in f.named_modules()],
-        aliases=dict(aliases_of(f)),
+        aliases=dict(aliases_of(f, program.state)),
     )
     module.meta["range_constraints"] = {symbol.symbol: symbol.range for symbol in program.sizes.symbols}
     return module

@@ -39,7 +39,33 @@ def _is_pure_composite(op: object) -> bool:
     return not any(result.alias_info for result in op._schema.returns)
 
 
-def default_decompositions() -> dict[OperatorBase, Callable[..., Any]]:
+class CustomDecompTable(dict[OperatorBase, Callable[..., Any]]):
+    """Decompositions to be changed: what is deleted stays whole, also if it is an op that was not defined yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._deleted: set[OperatorBase] = set()
+        self.materialize()
+
+    def materialize(self) -> dict[OperatorBase, Callable[..., Any]]:
+        """This table, with the composite ops that were defined since it was made."""
+        found = [op for op in map(_overload, torch._C._dispatch_get_all_op_names()) if op is not None]
+        composites = {op: _composite_kernel(op) for op in found if _is_pure_composite(op)}
+        for op, rule in (composites | core_decompositions).items():
+            if op not in self._deleted:
+                self.setdefault(op, rule)
+        return self
+
+    def __delitem__(self, op: OperatorBase) -> None:
+        super().__delitem__(op)
+        self._deleted.add(op)
+
+    def pop(self, op: OperatorBase, *default: Any) -> Any:
+        self._deleted.add(op)
+        return super().pop(op, *default)
+
+
+def default_decompositions() -> CustomDecompTable:
     """A table that takes programs to the Core ATen set, to be changed: what is deleted from it stays whole.
 
     >>> table = default_decompositions()
@@ -47,15 +73,14 @@ def default_decompositions() -> dict[OperatorBase, Callable[..., Any]]:
     >>> torch.ops.aten.matmul.default in table
     True
     """
-    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    found = [_overload(*name.removeprefix("aten::").partition(".")[::2]) for name in names]
-    composites = [op for op in found if op is not None and _is_pure_composite(op)]
-    return {op: _composite_kernel(op) for op in composites} | core_decompositions
+    return CustomDecompTable()
 
 
-def _overload(name: str, overload: str) -> OpOverload | None:
-    found: OpOverload | None = getattr(getattr(torch.ops.aten, name, None), overload or "default", None)
-    return found
+def _overload(name: str) -> OpOverload | None:
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    found: object = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or "default", None)
+    return found if isinstance(found, OpOverload) else None
 
 
 @contextmanager

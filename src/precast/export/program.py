@@ -10,11 +10,11 @@ from torch import fx
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from precast.errors import ExportError
+from precast.errors import ExportError, InputValueError
 from precast.export.decompose import decompose
 from precast.export.signature import Dialect, ExportGraphSignature
 from precast.export.tracepoints import CallSpec, ModuleCallEntry
-from precast.export.unlift import MUTATIONS, ExportedModule, unlift
+from precast.export.unlift import MUTATIONS, ExportedModule, unlift, users_meta
 from precast.export.verifier import verify
 from precast.graph.boundary import BoundaryFacts, InputFacts, OutputFacts
 from precast.graph.calls import CallConvention, expected_leaves
@@ -59,7 +59,9 @@ class ExportedProgram:
         self._dialect = dialect
         self._graph_signature = ExportGraphSignature(list(program.signature.inputs), list(program.signature.outputs))
         self._state_dict = _saved_state(program, origin)
-        self._constants = {name: tensor for name, tensor in program.state.items() if name not in self._state_dict}
+        constants = {name: tensor for name, tensor in program.state.items() if name not in self._state_dict}
+        aliases = {alias: constants[name] for alias, name in origin.aliases if name in constants}
+        self._constants: dict[str, torch.Tensor] = constants | aliases
         self.validate()
 
     @property
@@ -147,6 +149,18 @@ class ExportedProgram:
     def example_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         return self._origin.example_inputs
 
+    @example_inputs.setter
+    def example_inputs(self, value: tuple[tuple[Any, ...], dict[str, Any]] | None) -> None:
+        if value is not None:
+            if type(value) is not tuple or [type(part) for part in value] != [tuple, dict]:
+                raise InputValueError(
+                    f"Example inputs should be a tuple of a tuple and a dict; they are a {type(value).__name__}.",
+                    why="they are the positional and the named arguments of a call",
+                    fix="Write ((x,), {}).",
+                )
+            self.call_convention.normalized(*value)
+        self._origin = replace(self._origin, example_inputs=value)
+
     @property
     def dialect(self) -> str:
         return self._dialect.value
@@ -160,6 +174,8 @@ class ExportedProgram:
         """Check again that the program is sound, after editing its graph or signature."""
         verify(self.program, self._dialect, after="validation")
 
+    _validate = validate
+
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse, and tell how to run the program."""
         raise ExportError(
@@ -168,8 +184,11 @@ class ExportedProgram:
             fix="Call what .module() returns: exported.module()(*args, **kwargs).",
         )
 
-    def module(self) -> ExportedModule:
-        """The program as a module over the same state, called as the original was; calls are checked first."""
+    def module(self, check_guards: bool = True) -> ExportedModule:
+        """The program as a module over the same state, called as the original was.
+
+        Calls are checked first; without ``check_guards``, for their structure alone.
+        """
         program = self.program
         return unlift(
             program.module,
@@ -178,6 +197,7 @@ class ExportedProgram:
             self.call_convention,
             module_paths=[entry.fqn for entry in self._origin.module_calls if "@" not in entry.fqn],
             aliases=dict(self._origin.aliases),
+            checks_calls=check_guards,
         )
 
     @property
@@ -193,6 +213,7 @@ class ExportedProgram:
     ) -> "ExportedProgram":
         """Another program of the same origin."""
         calls = self._origin.module_calls if module_calls is None else tuple(module_calls)
+        program.module.meta.update(users_meta(self.graph_module))
         return ExportedProgram(program, replace(self._origin, module_calls=calls), dialect=dialect or self._dialect)
 
     def _update(
@@ -229,10 +250,12 @@ class ExportedProgram:
         _preserve_ops: Sequence[torch._ops.OpOverload] = (),
         *,
         joint_loss_index: int | None = None,
+        decompose_custom_triton_ops: bool = False,
     ) -> "ExportedProgram":
         """A new program in simpler ops, by default the Core ATen set; ops in ``_preserve_ops`` stay whole.
 
         With ``joint_loss_index`` it also returns the gradients of that output, as ``to_joint`` does.
+        ``decompose_custom_triton_ops`` is accepted for calls written for PyTorch: custom operators stay whole.
         """
         return decompose(self, decomp_table, _preserve_ops, loss_index=joint_loss_index)
 
@@ -247,8 +270,8 @@ class ExportedProgram:
         program = self.program
         lines = ["ExportedProgram:", *_indented(print_program(program, signature=False).splitlines())]
         lines += ["", "Graph signature:", *_indented(str(self._graph_signature).splitlines())]
-        ranges = [f"{s.symbol} = {s.name} in {s.range}" for s in program.sizes.symbols]
-        guards = [str(guard.condition) for guard in program.sizes.guards]
+        ranges = program.sizes.ranges_text()
+        guards = [program.sizes.in_words(guard.condition) for guard in program.sizes.guards]
         lines += ["Range constraints:", *_indented(ranges or ["none"])]
         return "\n".join(lines + (["Assumed:", *_indented(guards)] if guards else []))
 

@@ -26,10 +26,12 @@ def save(
     *,
     extra_files: Mapping[str, str] | None = None,
     opset_version: Mapping[str, int] | None = None,
+    pickle_protocol: int = 2,
 ) -> None:
     """Write the program, its state and its example inputs to a path or an open binary file.
 
     A path gets the whole file or keeps what it had. ``extra_files`` are texts to keep beside the program, by name.
+    ``pickle_protocol`` is accepted for calls written for PyTorch: nothing is pickled.
 
     >>> import io, torch
     >>> from precast.export import export, load

@@ -3,8 +3,11 @@
 The two forms of an exported program.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+
+from torch import fx
 
 from precast.graph.signature import (
     BackwardSignature,
@@ -119,6 +122,23 @@ class ExportGraphSignature:
             replace(spec, arg=replace(spec.arg, name=new)) if spec.arg.name == old else spec
             for spec in self.output_specs
         ]
+
+    def get_replace_hook(self, replace_inputs: bool = False) -> Callable[[fx.Node, str, fx.Node], None]:
+        """A hook for ``fx.GraphModule._set_replace_hook``: this signature follows what a pass replaces.
+
+        With ``replace_inputs``, inputs that are replaced are followed, too.
+        """
+
+        def follow(old: fx.Node, new: str, user: fx.Node) -> None:
+            if user.op == "output":
+                self.replace_all_uses(old.name, new)
+            if replace_inputs and old.op == "placeholder":
+                self.input_specs = [
+                    replace(spec, arg=replace(spec.arg, name=new)) if spec.arg.name == old.name else spec
+                    for spec in self.input_specs
+                ]
+
+        return follow
 
     def _inputs(self, kind: InputKind) -> dict[str, str]:
         return {spec.arg.name: str(spec.target) for spec in self.input_specs if spec.kind is kind}

@@ -85,8 +85,19 @@ def with_runtime_asserts(program: Program) -> Program:
     for node in copy.graph.nodes:
         if node.op == "call_function" and not has_value(node):
             set_value(node, _computed(node))
+        _forget_replaced_symbols(node, shape_env)
     copy.module.recompile()
     return copy
+
+
+def _forget_replaced_symbols(node: fx.Node, shape_env: ShapeEnv) -> None:
+    """Numbers that turned out to be others introduce no symbols."""
+    bindings = node.meta.get("unbacked_bindings") or {}
+    kept = {symbol: path for symbol, path in bindings.items() if symbol not in shape_env.replacements}
+    if len(kept) < len(bindings):
+        node.meta["unbacked_bindings"] = kept
+        if not kept:
+            del node.meta["unbacked_bindings"]
 
 
 def _computed(node: fx.Node) -> object:

@@ -18,10 +18,15 @@ from torch.utils import _pytree as pytree
 from precast.errors import ExportError
 from precast.export.kept_calls import KeptCall, kept_calls
 from precast.export.program import ExportedProgram
+from precast.export.signature import ExportGraphSignature
 from precast.export.torch_files.convert import from_torch
+from precast.export.tracepoints import ModuleCallEntry
 from precast.export.unlift import ExportedModule, ensure_module, finish_module
-from precast.graph.nodes import has_value, set_value, value_of
+from precast.graph.nodes import has_value, set_value, tensor_of, value_of
+from precast.graph.tensor_spec import TensorSpec
+from precast.trace.capture.call import as_identifier
 
+_CONVERSIONS = {getattr(torch.ops.aten.to, name) for name in torch.ops.aten.to.overloads()}
 Stack = Sequence[tuple[str, tuple[str, str]]]
 """The calls around a node, outermost first: key → (path, class)."""
 
@@ -49,6 +54,27 @@ class UnflattenedModule(ExportedModule):
         name: str | None = self.meta.get("type_name")
         return name
 
+    @property
+    def graph_module(self) -> fx.GraphModule:
+        return self
+
+    @property
+    def graph_signature(self) -> ExportGraphSignature:
+        return self._program.graph_signature
+
+    @property
+    def module_call_graph(self) -> list[ModuleCallEntry]:
+        return self._program.module_call_graph
+
+    @property
+    def range_constraints(self) -> dict[Any, Any]:
+        return self._program.range_constraints
+
+    @property
+    def _program(self) -> ExportedProgram:
+        program: ExportedProgram = self.meta["program"]
+        return program
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         adapter: FlatArgsAdapter | None = self.meta.get("flat_args_adapter")
         if adapter is not None:
@@ -66,6 +92,10 @@ class Submodule(fx.GraphModule):
         """The class of the original submodule."""
         name: str | None = self.meta.get("type_name")
         return name
+
+    @property
+    def graph_module(self) -> fx.GraphModule:
+        return self
 
 
 class CallsInTurn(torch.nn.Module):
@@ -119,12 +149,14 @@ def unflatten(module: ExportedProgram, flat_args_adapter: FlatArgsAdapter | None
             fix="Unflatten the program that it was made from.",
         )
     flat = module.module()
+    stacks = _stacks(flat.graph)
+    _read_before_conversion(flat.graph, stacks)
     signatures = {entry.fqn: entry.signature for entry in module.module_call_graph if entry.fqn}
     plan = _Plan(
         flat,
         kept_calls(signatures, {node.name: node for node in flat.graph.nodes}),
         _names_of_state(flat, module),
-        _stacks(flat.graph),
+        stacks,
     )
     level = _Level(plan, "", 0)
     level.take_inputs([node for node in flat.graph.nodes if node.op == "placeholder"])
@@ -141,7 +173,7 @@ def unflatten(module: ExportedProgram, flat_args_adapter: FlatArgsAdapter | None
     _order_submodules(made, [entry.fqn for entry in module.module_call_graph])
     made.register_state_dict_post_hook(_drop_repeated)  # type: ignore[no-untyped-call]
     made.register_load_state_dict_pre_hook(_add_repeated)  # type: ignore[no-untyped-call]
-    made.meta |= {"type_name": plan.root_kind, "flat_args_adapter": flat_args_adapter}
+    made.meta |= {"type_name": plan.root_kind, "flat_args_adapter": flat_args_adapter, "program": module}
     return made
 
 
@@ -183,6 +215,19 @@ def _stacks(graph: fx.Graph) -> dict[fx.Node, Stack]:
     for stack in reversed(told):
         after.append(stack or after[-1])
     return {node: told[i] or _common(before[i], after[len(nodes) - 1 - i]) for i, node in enumerate(nodes)}
+
+
+def _read_before_conversion(graph: fx.Graph, stacks: Mapping[fx.Node, Stack]) -> None:
+    """``x.to(x.dtype)`` is ``x`` itself, which from then on the graph reads as ``to``; other submodules read ``x``."""
+    for node in graph.nodes:
+        if node.target in _CONVERSIONS and not node.kwargs.get("copy") and _is_of_one_kind(node, node.args[0]):
+            home = [key for key, _ in stacks[node]]
+            is_inside = lambda user, home=home: [key for key, _ in stacks.get(user, ())][: len(home)] == home  # noqa: E731
+            node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user, check=is_inside: not check(user))
+
+
+def _is_of_one_kind(node: fx.Node, other: Any) -> bool:
+    return isinstance(other, fx.Node) and TensorSpec.of(tensor_of(node)) == TensorSpec.of(tensor_of(other))
 
 
 def _common(first: Stack, second: Stack) -> Stack:
@@ -276,7 +321,7 @@ class _Level:
         if node not in self.copies and node.op == "get_attr":
             target = self._own_name(str(node.target))
             self._own(target, self.plan.value_at(str(node.target)))
-            self.copies[node] = self.graph.create_node("get_attr", target, name=node.name)
+            self.copies[node] = self.graph.create_node("get_attr", target, name=as_identifier(target))
             self.copies[node].meta = dict(node.meta)
         elif node not in self.copies:
             assert _is_size(node), f"{node.name} is read before it is computed"
@@ -314,8 +359,8 @@ class _Level:
         inputs = [node for node in read if not level.reads_by_itself(node)]
         number = key.rpartition("@")[2]
         kept = self.plan.kept.get(f"{path}@{number}" if number.isdigit() and "@" in key else path)
-        name = f"from_{run[-1].name}"
         target = path.removeprefix(f"{self.path}.") if self.path else path
+        name = as_identifier(target if target != "self" else "self_")
         if kept is not None and kept.fits(level.needed(inputs, kept), outputs, inside):
             made = self._installed(target, level.as_kept(kept, run, kind))
             called = self.graph.create_node("call_module", made[0], *kept.arguments(self.copied), name=name)

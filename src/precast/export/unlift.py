@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from precast.errors import FrozenModeError
 from precast.export.serialize.names import attribute_paths
@@ -37,7 +38,7 @@ class ExportedModule(fx.GraphModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         convention: CallConvention = self.meta["call_convention"]
-        args, kwargs = convention.normalized(args, kwargs)
+        args, kwargs = convention.normalized(args, kwargs, checks_leaves=self.meta["checks_calls"])
         # In order: a keyword that is no Python name has another name in the generated code.
         return super().__call__(*args, *kwargs.values())
 
@@ -68,6 +69,7 @@ def unlift(
     *,
     module_paths: Sequence[str] = (),
     aliases: Mapping[str, str] | None = None,
+    checks_calls: bool = True,
 ) -> ExportedModule:
     """A module over ``state`` (shared, not copied); ``aliases`` are further names of some of it.
 
@@ -81,6 +83,7 @@ def unlift(
         aliases = {rename(alias): rename(name) for alias, name in aliases.items()}
         module_paths = list(map(rename, module_paths))
     graph, copies = _without_state_inputs(graph_module, signature)
+    _note_sources(copies)
     _apply_updates(graph, signature, copies, graph_module)
     names = unique_names(list(map(as_identifier, convention.argument_names)))
     graph.set_codegen(CallCodeGen(_PyTreeInfo(names, signature.in_tree, signature.out_tree)))
@@ -90,7 +93,8 @@ def unlift(
             root.add_module(name, with_checked_calls(child))
     check_calls(graph)
     module = ExportedModule(root, graph, "ExportedModule")
-    module.meta["call_convention"] = convention
+    module.meta |= users_meta(graph_module)
+    module.meta |= {"call_convention": convention, "checks_calls": checks_calls}
     module.meta["unsaved"] = tuple(_unsaved(signature))
     # GraphModule takes over what its graph reads; here come the rest of the hierarchy and further names of tied state.
     for path in module_paths:
@@ -100,6 +104,12 @@ def unlift(
     _restore_kinds(module)
     module._deepcopy_hooks = [_restore_kinds]
     return module
+
+
+def users_meta(module: object) -> dict[str, Any]:
+    """What users noted on a graph module, which is handed on to all that are made from it."""
+    noted = getattr(module, "meta", {})
+    return {"custom": noted["custom"]} if isinstance(module, fx.GraphModule) and "custom" in noted else {}
 
 
 def _renamed(signature: Signature, rename: Callable[[str], str]) -> Signature:
@@ -156,6 +166,17 @@ def _without_state_inputs(
             if node.target in NORMALIZING_AND_UPDATING:
                 _keep_statistics_for_backward(graph, copies[node])
     return graph, copies
+
+
+def _note_sources(copies: Mapping[fx.Node, fx.Node]) -> None:
+    """Let every node name the one of the program that it was made from, in torch's own words."""
+    create, replaced = NodeSourceAction.CREATE, NodeSourceAction.REPLACE
+    for original, copy in copies.items():
+        source = NodeSource(original, "ExportedProgram.module()", create)
+        if copy.op == "get_attr" and original.op == "placeholder":
+            copy.meta["from_node"] = [source]
+            source = NodeSource(copy, "ExportedProgram.module().unlift()", [create, replaced])
+        copy.meta["from_node"] = [*original.meta.get("from_node", ()), source]
 
 
 def _keep_statistics_for_backward(graph: fx.Graph, node: fx.Node) -> None:
@@ -259,18 +280,18 @@ def _restore_kinds(module: fx.GraphModule) -> None:
     """GraphModule takes every tensor for a persistent buffer: tell it which are constants, and which are not saved."""
     kinds = {id(value): is_buffer for path, is_buffer in module.meta["unsaved"] for value in _values_at(module, path)}
     homes = [home for each in module.modules() for home in (each, *getattr(each, "hidden_modules", ()))]
-    found = [(home, name, value) for home in homes for name, value in home._buffers.items() if id(value) in kinds]
-    for home, name, value in found:
-        if kinds[id(value)]:
+    registered = [(home, values) for home in homes for values in (home._buffers, home._parameters)]
+    found = [(home, values, name) for home, values in registered for name in values if id(values[name]) in kinds]
+    for home, values, name in found:
+        if kinds[id(values[name])]:
             home._non_persistent_buffers_set.add(name)
         else:
-            home.__dict__[name] = value
-            home._buffers.pop(name, None)
+            home.__dict__[name] = values.pop(name)
 
 
 def _values_at(module: torch.nn.Module, path: str) -> Iterator[torch.Tensor]:
     """The tensor of that name, if it is there: one that is only read elsewhere may have another name."""
     owner, _, name = path.rpartition(".")
     home = ensure_module(module, owner)
-    if name in home._buffers or name in home.__dict__:
+    if name in home._buffers or name in home._parameters or name in home.__dict__:
         yield getattr(home, name)

@@ -5,6 +5,7 @@ checked for kinds, dtypes, ranks, sizes, ranges and what tracing assumed. ``runt
 without torch: it has expressions as JSON where this has sympy's.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,19 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
-from precast.artifact.calls import other_constant, other_sizes, other_structure, other_tensor, place_arguments
+from precast.artifact.calls import (
+    argument_path,
+    check_arguments,
+    other_constant,
+    other_sizes,
+    other_structure,
+    other_tensor,
+    place_arguments,
+)
 from precast.artifact.constants import is_same_constant
 from precast.artifact.trees import node_text
 from precast.errors import InputValueError
+from precast.graph.module_arguments import with_module_arguments
 from precast.graph.nodes import value_of
 from precast.graph.opened_objects import opened
 from precast.graph.program import Program
@@ -26,10 +36,12 @@ from precast.graph.signature import ConstantArgument, InputKind, InputSpec
 from precast.graph.sizes import SymbolicSizes, bind_sizes
 from precast.graph.tensor_spec import Size, TensorSpec, as_size
 
+_aten = torch.ops.aten
+
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value of a call, and where it is in it (``args[0]['x']``)."""
+    """One value of a call, and where it is in it (``batch['x']``)."""
 
     path: str
     value: Any
@@ -47,6 +59,11 @@ class ExpectedNumber:
     """A leaf that is any whole number that the expression can be."""
 
     size: Size
+
+
+@dataclass(frozen=True)
+class ExpectedIntegers(TensorSpec):
+    """A leaf of int32 that may be of int64 as well: the program reads single numbers of it, or looks up by them."""
 
 
 ExpectedLeaf = TensorSpec | ExpectedConstant | ExpectedNumber | None
@@ -71,26 +88,37 @@ class CallConvention:
     sizes: SymbolicSizes
     argument_names: tuple[str, ...] = ()
 
-    def normalized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def normalized(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, checks_leaves: bool = True
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same call with its keywords in order, plain containers and opened objects, once it is known to fit."""
-        placed = _ordered(_plain(self._placed(tuple(args), dict(kwargs))), self.in_tree)
+        positional, named = with_module_arguments((tuple(args), dict(kwargs)))
+        placed = _ordered(_plain(self._placed(positional, named)), self.in_tree)
         call: tuple[tuple[Any, ...], dict[str, Any]] = opened(placed)
         with_paths, tree = pytree.tree_flatten_with_path(call)
         if not _same_tree(tree, self.in_tree):
             raise other_structure(_tree_text(self.in_tree), _tree_text(tree))
-        leaves = [Leaf(_path_text(path), value) for path, value in with_paths]
-        if any(is_fake(leaf.value) for leaf in leaves):
+        leaves = [Leaf(self._path_text(path), value) for path, value in with_paths]
+        if any(_is_symbolic(leaf.value) for leaf in leaves):
             _specialize(self.expected, leaves)
-        else:
+        elif checks_leaves:
             check_leaves(self.expected, self.sizes, leaves)
         return call
 
     def _placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments where the program has them, and its keywords in its order."""
         positional, named = self.in_tree.children()
-        args, kwargs = place_arguments(self.argument_names[: positional.num_children], named.context, args, kwargs)
+        names = self.argument_names[: positional.num_children]
+        args, kwargs = place_arguments(names, named.context, args, kwargs)
+        check_arguments(names, positional.num_children, named.context, args, kwargs)
         ordered = [key for key in named.context if key in kwargs]
         return args, {key: kwargs[key] for key in [*ordered, *(key for key in kwargs if key not in ordered)]}
+
+    def _path_text(self, path: Sequence[Any]) -> str:
+        """Where a leaf is in a call, such as ``batch['x']``."""
+        kind, top, *rest = path
+        argument = argument_path(self.argument_names, kind.idx == 0, top.idx if kind.idx == 0 else top.key)
+        return f"{argument}{pytree.keystr(tuple(rest))}"
 
 
 def _plain(value: Any) -> Any:
@@ -113,11 +141,6 @@ def _ordered(value: Any, tree: pytree.TreeSpec) -> Any:
     if len(value) != tree.num_children:
         return value
     return type(value)(map(_ordered, value, tree.children()))
-
-
-def _path_text(path: Sequence[Any]) -> str:
-    """Where a leaf is in a call, such as ``args[0]['x']``."""
-    return f"{'args' if path[0].idx == 0 else 'kwargs'}{pytree.keystr(tuple(path[1:]))}"
 
 
 def _same_tree(left: pytree.TreeSpec, right: pytree.TreeSpec) -> bool:
@@ -146,6 +169,10 @@ def _tree_text(tree: pytree.TreeSpec) -> str:
     return node_text(kind, keys, [_tree_text(child) for child in tree.children()], name)
 
 
+def _is_symbolic(value: Any) -> bool:
+    return is_fake(value) and any(isinstance(size, torch.SymInt) for size in value.shape)
+
+
 def _specialize(expected: Sequence[ExpectedLeaf], leaves: Sequence[Leaf]) -> None:
     """While the module is traced again, sizes that are fixed in its graph become fixed in the new one."""
     for wanted, leaf in zip(expected, leaves, strict=True):
@@ -170,7 +197,7 @@ def check_leaves(expected: Sequence[ExpectedLeaf], sizes: SymbolicSizes, leaves:
             _check_number(leaf)
             sized.append(_Sized(leaf.path, (wanted.size,), (leaf.value,)))
         elif wanted is not None:
-            _check_tensor(wanted, leaf)
+            _check_tensor(wanted, leaf, sizes)
             sized.append(_Sized(leaf.path, wanted.shape, tuple(leaf.value.shape), are_dimensions=True))
     _check_sizes(sizes, sized)
 
@@ -194,7 +221,30 @@ def _expected(spec: InputSpec, node: fx.Node) -> ExpectedLeaf:
     value = value_of(node)
     if isinstance(value, torch.SymInt):
         return ExpectedNumber(as_size(value))
-    return TensorSpec.of(value) if isinstance(value, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    found = TensorSpec.of(value)
+    if value.dtype is torch.int32 and node.users and _is_read_as_numbers(node):
+        return ExpectedIntegers(**vars(found))
+    return found
+
+
+_LOOKING_UP = {_aten.embedding.default, _aten.index.Tensor, _aten.index_select.default, _aten.select.int}
+_READING = {_aten.item.default, _aten._local_scalar_dense.default, _aten.sym_size.int}
+_PASSING_ON = {
+    operator.getitem, _aten.unbind.int, _aten.select.int, _aten.slice.Tensor, _aten.view.default,
+    _aten.reshape.default, _aten.squeeze.dim, _aten.unsqueeze.default,
+}  # fmt: skip
+
+
+def _is_read_as_numbers(node: fx.Node) -> bool:
+    """Whether nothing depends on the type of the tensor's elements."""
+    return all(
+        user.target in _READING
+        or (user.target in _LOOKING_UP and user.args[0] is not node)
+        or (user.target in _PASSING_ON and user.args[0] is node and _is_read_as_numbers(user))
+        for user in node.users
+    )
 
 
 def _check_constant(expected: object, leaf: Leaf) -> None:
@@ -207,14 +257,14 @@ def _check_number(leaf: Leaf) -> None:
         raise other_tensor(leaf.path, f"is {leaf.value!r}", "a whole number")
 
 
-def _check_tensor(expected: TensorSpec, leaf: Leaf) -> None:
-    value = leaf.value
+def _check_tensor(expected: TensorSpec, leaf: Leaf, sizes: SymbolicSizes) -> None:
+    value, text = leaf.value, sizes.in_words(expected)
     if not isinstance(value, torch.Tensor):
-        came, wanted = f"is {value!r}", f"a tensor, {expected}"
-    elif value.dtype != expected.dtype:
+        came, wanted = f"is {value!r}", f"a tensor, {text}"
+    elif value.dtype != expected.dtype and not (isinstance(expected, ExpectedIntegers) and value.dtype is torch.int64):
         came, wanted = f"is {value.dtype}", str(expected.dtype)
     elif value.dim() != len(expected.shape):
-        came, wanted = f"has {value.dim()} dimensions", f"{len(expected.shape)}: {expected}"
+        came, wanted = f"has {value.dim()} dimensions", f"{len(expected.shape)}: {text}"
     elif value.device.type != expected.device.type:
         came, wanted = f"is on {value.device}", str(expected.device)
     else:
@@ -227,12 +277,17 @@ def _check_sizes(sizes: SymbolicSizes, sized: Sequence[_Sized]) -> None:
     wrong = []
     for number, dimension, size, came in mismatches:
         each = sized[number]
-        wrong.append(f"{each.place(dimension)} is {came}, but {_wanted_size(each.expected[dimension], size)}")
+        wrong.append(
+            f"{each.place(dimension)} is {came}, but {sizes.in_words(_wanted_size(each.expected[dimension], size))}"
+        )
     for symbol, came in sizes.out_of_range(binding):
         wrong.append(f"{symbol.seen_at} is {came}, outside of {symbol.name} in {symbol.range}")
     for guard in [] if wrong else sizes.failing_guards(binding):
         values = ", ".join(f"{s.name} = {binding[s.symbol]}" for s in sizes.symbols if s.symbol in binding)
-        wrong.append(f"{guard.condition} does not hold for {values}" + (f" (asked at {guard.at})" if guard.at else ""))
+        wrong.append(
+            f"{sizes.in_words(guard.condition)} does not hold for {values}"
+            + (f" (asked at {guard.at})" if guard.at else "")
+        )
     if wrong:
         raise other_sizes(wrong)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 _numbers = itertools.count()
 _model_name = "model"
+_KINDS = ("forward", "backward", "inference", "joint")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,15 @@ class _Current(threading.local):
 
 
 _current = _Current()
+
+
+def kind_of_graph(name: str) -> str:
+    """What a graph with this name is for, in a word; the name itself where that is none of ours.
+
+    >>> kind_of_graph("model__3_backward_0")
+    'backward'
+    """
+    return next((kind for kind in _KINDS if f"_{kind}_" in name), name)
 
 
 def set_model_name(name: str) -> None:

@@ -7,7 +7,7 @@ Nothing is registered for the classes themselves: that is for their owners to do
 """
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -183,6 +183,22 @@ def leaf_paths(tree: pytree.TreeSpec) -> list[tuple[Any, ...]]:
     keys = child_keys(tree) or tuple(map(pytree.SequenceKey, range(tree.num_children)))
     below = zip(keys, tree.children(), strict=True)
     return [(key, *path) for key, child in below for path in leaf_paths(child)]
+
+
+def result_names(tree: pytree.TreeSpec) -> list[str]:
+    """What people call each leaf of a result, after its place: ``logits``, ``output_0``; the whole is ``output``."""
+    paths = map(_path_words, leaf_paths(tree))
+    return ["_".join(path if path and not path[0].isdigit() else ["output", *path]) for path in paths]
+
+
+def argument_leaf_names(tree: pytree.TreeSpec, names: Sequence[str]) -> list[str]:
+    """What people call each leaf of a call ``(args, kwargs)``: ``x``, ``batch_mask``; ``names`` are the arguments'."""
+    paths = map(_path_words, leaf_paths(tree))
+    return ["_".join([names[int(top)] if kind == "0" else top, *rest]) for kind, top, *rest in paths]
+
+
+def _path_words(path: Sequence[Any]) -> list[str]:
+    return [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
 
 
 def unflatten_object(children: Iterable[Any], context: Context) -> Any:

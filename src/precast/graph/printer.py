@@ -11,7 +11,8 @@
     outputs: mm = USER_OUTPUT
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import fx
@@ -19,6 +20,7 @@ from torch import fx
 from precast.graph.nodes import has_value, module_path_of, source_line_of, value_of
 from precast.graph.program import Program
 from precast.graph.signature import InputSpec, OutputSpec
+from precast.graph.sizes import SymbolicSizes
 from precast.graph.tensor_spec import describe
 
 
@@ -41,9 +43,8 @@ def print_program(
         add: f32[2, 3] = aten.add.Tensor(sin, 1)
         return (add,)
     """
-    lines = list(
-        _graph_lines(program.module, "forward", shapes=shapes, strides=strides, modules=modules, sources=sources)
-    )
+    detail = _Detail(shapes, strides, modules, sources, program.sizes)
+    lines = list(_graph_lines(program.module, "forward", detail))
     if signature:
         lines += ["", *_signature_lines(program)]
     return "\n".join(lines)
@@ -51,7 +52,7 @@ def print_program(
 
 def print_graph(module: fx.GraphModule, *, shapes: bool = True, strides: bool = False) -> str:
     """A bare graph module in the same form, without a signature."""
-    return "\n".join(_graph_lines(module, "forward", shapes=shapes, strides=strides, modules=False, sources=False))
+    return "\n".join(_graph_lines(module, "forward", _Detail(shapes, strides, modules=False, sources=False)))
 
 
 def target_name(target: object) -> str:
@@ -64,35 +65,45 @@ def target_name(target: object) -> str:
     return f"{module.removeprefix('_')}.{getattr(target, '__name__', type(target).__name__)}"
 
 
-def _graph_lines(
-    module: fx.GraphModule, name: str, *, shapes: bool, strides: bool, modules: bool, sources: bool
-) -> Iterator[str]:
-    describe_value: Callable[[fx.Node], str] = lambda node: (  # noqa: E731
-        f": {describe(value_of(node), strides=strides)}" if shapes and has_value(node) else ""
-    )
-    parameters = [f"{node.name}{describe_value(node)}" for node in module.graph.nodes if node.op == "placeholder"]
+@dataclass(frozen=True)
+class _Detail:
+    """Which kinds of detail to print, and what the user calls sizes."""
+
+    shapes: bool
+    strides: bool
+    modules: bool
+    sources: bool
+    sizes: SymbolicSizes = field(default_factory=SymbolicSizes)
+
+    def of_value(self, node: fx.Node) -> str:
+        if not self.shapes or not has_value(node):
+            return ""
+        return f": {self.sizes.in_words(describe(value_of(node), strides=self.strides))}"
+
+    def of_origin(self, node: fx.Node) -> str:
+        parts = [module_path_of(node)] if self.modules and module_path_of(node) else []
+        line = source_line_of(node) if self.sources else None
+        parts += [str(line)] if line else []
+        return f"  # {' | '.join(parts)}" if parts else ""
+
+
+def _graph_lines(module: fx.GraphModule, name: str, detail: _Detail) -> Iterator[str]:
+    parameters = [f"{node.name}{detail.of_value(node)}" for node in module.graph.nodes if node.op == "placeholder"]
     yield f"def {name}({', '.join(parameters)}):"
     for node in module.graph.nodes:
         if node.op == "output":
             yield f"    return {_argument(node.args[0])}"
         elif node.op == "get_attr":
-            yield f"    {node.name}{describe_value(node)} = self.{node.target}"
+            yield f"    {node.name}{detail.of_value(node)} = self.{node.target}"
         elif node.op != "placeholder":
             arguments = [_argument(argument) for argument in node.args]
             arguments += [f"{key}={_argument(argument)}" for key, argument in node.kwargs.items()]
-            note = _origin(node, modules=modules, sources=sources)
-            yield f"    {node.name}{describe_value(node)} = {target_name(node.target)}({', '.join(arguments)}){note}"
+            note = detail.of_origin(node)
+            yield f"    {node.name}{detail.of_value(node)} = {target_name(node.target)}({', '.join(arguments)}){note}"
     for child_name, child in module.named_children():
         if isinstance(child, fx.GraphModule):
             yield ""
-            yield from _graph_lines(child, child_name, shapes=shapes, strides=strides, modules=modules, sources=sources)
-
-
-def _origin(node: fx.Node, *, modules: bool, sources: bool) -> str:
-    parts = [module_path_of(node)] if modules and module_path_of(node) else []
-    line = source_line_of(node) if sources else None
-    parts += [str(line)] if line else []
-    return f"  # {' | '.join(parts)}" if parts else ""
+            yield from _graph_lines(child, child_name, detail)
 
 
 def _argument(argument: object) -> str:
@@ -115,9 +126,9 @@ def _signature_lines(program: Program) -> Iterator[str]:
     yield f"inputs:  {'; '.join(map(_spec, program.signature.inputs))}"
     yield f"outputs: {'; '.join(map(_spec, program.signature.outputs))}"
     if program.sizes.symbols:
-        yield "sizes:   " + "; ".join(f"{s.symbol} = {s.name} in {s.range}" for s in program.sizes.symbols)
+        yield "sizes:   " + "; ".join(program.sizes.ranges_text())
     if program.sizes.guards:
-        yield "guards:  " + "; ".join(str(guard.condition) for guard in program.sizes.guards)
+        yield "guards:  " + "; ".join(program.sizes.in_words(guard.condition) for guard in program.sizes.guards)
 
 
 def _spec(spec: InputSpec | OutputSpec) -> str:

@@ -1,10 +1,13 @@
 """Symbolic sizes of a program: which symbols there are, in which ranges, and what tracing assumed about them."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import sympy
 
+from precast.artifact.calls import size_identifier
 from precast.graph.tensor_spec import Size
 
 LEAST_NUMBER = -(2**63)
@@ -35,6 +38,11 @@ class SizeSymbol:
     seen_at: str
     range: SizeRange
 
+    @property
+    def identifier(self) -> str:
+        """The name for places that take letters, digits and underscores: ``batch``, ``x_dim_0`` for ``x.shape[0]``."""
+        return size_identifier(self.name)
+
 
 @dataclass(frozen=True)
 class SizeGuard:
@@ -50,6 +58,20 @@ class SymbolicSizes:
 
     symbols: tuple[SizeSymbol, ...] = ()
     guards: tuple[SizeGuard, ...] = ()
+
+    @cached_property
+    def _words(self) -> Mapping[str, str]:
+        named = [each.name for each in self.symbols]
+        return {str(s.symbol): s.name for s in self.symbols if s.name.isidentifier() and named.count(s.name) == 1}
+
+    def in_words(self, text: object) -> str:
+        """A text about sizes with the user's names (``f32[batch, 4]``) in the place of symbols (``f32[s5, 4]``)."""
+        return re.sub(r"[^\W\d]\w*", lambda word: self._words.get(word[0], word[0]), str(text))
+
+    def ranges_text(self) -> list[str]:
+        """Each size with its range: ``batch in 1..64``; with its symbol where that is what programs show."""
+        shown = {each: self.in_words(each.symbol) for each in self.symbols}
+        return [f"{'' if shown[s] == s.name else f'{s.symbol} = '}{s.name} in {s.range}" for s in self.symbols]
 
     def settled(self, specialized: Mapping[str, sympy.Expr]) -> "SymbolicSizes":
         """Without the sizes that turned out to be numbers or to follow from others, and what is trivial then."""

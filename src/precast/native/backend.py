@@ -125,7 +125,7 @@ class NativeCompiler(Compiler):
             from precast.native.frozen import restored_graph
 
             return restored_graph(stored, target, options)
-        return CompiledGraph(open_steps(stored, target, options), stored)
+        return CompiledGraph(open_steps(stored, target, options), stored, target)
 
 
 def _likely_routines(state: Sequence[torch.Tensor]) -> set[str]:

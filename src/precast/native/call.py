@@ -6,14 +6,14 @@ Inputs come first, then constants, then what the steps compute. Nothing here ref
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
 from precast.native.loops.index import Index, evaluate
-from precast.native.targets import OpenEntry
+from precast.native.targets import OpenEntry, Target
 from precast.runtime.tensors import as_tensor
 
 if TYPE_CHECKING:
@@ -157,12 +157,13 @@ class CompiledGraph:
 
     _boxed_call = True
 
-    def __init__(self, graph: GraphSteps, stored: StoredGraph | None = None):
-        """`stored` is what the graph was read from."""
+    def __init__(self, graph: GraphSteps, stored: StoredGraph | None = None, target: Target | None = None):
+        """`stored` is what the graph was read from; the `target` may know a faster way to call it again and again."""
         self.graph, self.steps, self._stored = graph, graph.steps, stored
         self._rest = [graph.constants.get(number) for number in range(graph.inputs, graph.values)]
         numbers = [each.value.number for each in graph.results if _is_plain(each)]
         self._plain_results = numbers if len(numbers) == len(graph.results) else None
+        self._repeated = target.repeated(self) if target is not None else None
 
     @property
     def stored(self) -> StoredGraph | None:
@@ -170,16 +171,36 @@ class CompiledGraph:
         return self._stored
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
+        return self.run(inputs) if self._repeated is None else self._repeated(inputs)
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        """One call, step by step."""
+        values, sizes = self.begin(inputs)
+        self.run_steps(self.steps, values, sizes)
+        return self.end(values, sizes)
+
+    def begin(self, inputs: list[Any]) -> tuple[Values, Sizes]:
+        """The values and sizes that are known before any step; the inputs are taken."""
         assert len(inputs) == self.graph.inputs, f"the graph has {self.graph.inputs} inputs"
         values: Values = [*inputs, *self._rest]
         inputs.clear()
         sizes: Sizes = {}
         for reader in self.graph.sizes:
             sizes[reader.symbol] = reader.read(values[reader.source])
-        for step in self.steps:
+        return values, sizes
+
+    def run_steps(
+        self, steps: Sequence[NativeStep | TorchStep], values: Values, sizes: Sizes, *, keep: Collection[int] = ()
+    ) -> None:
+        """Run steps, letting go of what nobody reads afterwards, but for what is to be kept."""
+        for step in steps:
             step.run(values, sizes)
             for number in step.dead:
-                values[number] = None
+                if number not in keep:
+                    values[number] = None
+
+    def end(self, values: Values, sizes: Sizes) -> list[Any]:
+        """What the graph returns once its steps have run."""
         if self._plain_results is not None:
             return [values[number] for number in self._plain_results]
         return [result.of(values, sizes) for result in self.graph.results]

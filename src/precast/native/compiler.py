@@ -59,13 +59,19 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
         on_lowered=lambda program: target.get_ready(program.routines, options),
         verify=options.verify,
     )
+    # When the build ends, another graph may have its turn.
+    name = get_aot_graph_name()
+
+    def timed(compiled: NativeGraph) -> NativeGraph:
+        if options.profile:
+            compiler.profiled.add(name, compiled)
+        return compiled
+
     if not entries:
-        return lambda: NativeGraph(split, (), StoredGraph(target.name, "", (), (), ()), target, entries)
+        return lambda: timed(NativeGraph(split, (), StoredGraph(target.name, "", (), (), ()), target, entries))
     if options.measure:
         entries = target.tune(entries, options)
     building = target.start(entries, options)
-    # When the build ends, another graph may have its turn.
-    name = get_aot_graph_name()
 
     def finish() -> NativeGraph:
         with open_store(options).held():
@@ -74,10 +80,7 @@ def start_graph(graph_module: fx.GraphModule, compiler: NativeCompiler, options:
             in_place = tuple(map(written_in_place, programs))
             stored = StoredGraph(target.name, code.key, code.needs, tuple(map(called_back, programs)), in_place)
             opened = target.open(code, programs, weights_of(split))
-        compiled = NativeGraph(split, opened, stored, target, entries)
-        if options.profile:
-            compiler.profiled.add(name, compiled)
-        return compiled
+        return timed(NativeGraph(split, opened, stored, target, entries))
 
     return finish
 
@@ -102,7 +105,7 @@ class NativeGraph(CompiledGraph):
         target: Target,
         programs: Sequence[Entry] | None = None,
     ):
-        super().__init__(steps_of(split, entries, code.in_place))
+        super().__init__(steps_of(split, entries, code.in_place), target=target)
         self.split = split
         self.target = target
         self.programs = programs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +38,7 @@ class Entry:
     `weights` says which inputs come with the model: input name → name in the model's state. `updates` says which
     outputs become the state's new values: output name → name in the state. `ranges` are the sizes that a dynamic size
     may have, by its symbol; an upper end of None is none. `conditions` are checked at each call.
+    `input_names`, `output_names` and `size_names` are what people call inputs, outputs and symbols, where they do.
     """
 
     program: LoopProgram
@@ -45,10 +47,19 @@ class Entry:
     updates: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
+    input_names: Mapping[str, str] = field(default_factory=dict)
+    output_names: Mapping[str, str] = field(default_factory=dict)
+    size_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.program.name
+
+    @property
+    def updated_state(self) -> set[str]:
+        """The names of what calls change: by an output, or where it is."""
+        written = {self.weights[each.name] for each in self.program.written_inputs if each.name in self.weights}
+        return {*self.updates.values(), *written}
 
     @property
     def fallbacks(self) -> tuple[FallbackStep, ...]:
@@ -79,18 +90,35 @@ def describe_entry(entry: Entry) -> Json:
     ]
     return {
         "name": entry.name,
-        "inputs": [_describe(buffer, buffer.name) for buffer in arguments],
-        "weights": [_describe(buffer, entry.weights[buffer.name]) for buffer in weights],
-        "outputs": [_describe(buffer, buffer.name) for buffer in results],
-        "updates": [_describe(buffer, entry.updates[buffer.name]) for buffer in updates],
+        "inputs": [_describe(entry, buffer, input_name(entry, buffer)) for buffer in arguments],
+        "weights": [_describe(entry, buffer, input_name(entry, buffer)) for buffer in weights],
+        "outputs": [_describe(entry, buffer, output_name(entry, buffer)) for buffer in results],
+        "updates": [
+            *(_describe(entry, buffer, output_name(entry, buffer)) for buffer in updates),
+            *(
+                _describe(entry, buffer, input_name(entry, buffer))
+                for buffer in weights
+                if buffer in program.written_inputs
+            ),
+        ],
         "sizes": sizes,
     }
+
+
+def input_name(entry: Entry, buffer: Buffer) -> str:
+    """What callers know an input by: its name in the state, the user's name for it, or the buffer's own."""
+    return entry.weights.get(buffer.name) or entry.input_names.get(buffer.name, buffer.name)
+
+
+def output_name(entry: Entry, buffer: Buffer) -> str:
+    """The same for an output."""
+    return entry.updates.get(buffer.name) or entry.output_names.get(buffer.name, buffer.name)
 
 
 def _describe_size(entry: Entry, source: SizeSource, position: int) -> Json:
     lower, upper = entry.ranges.get(source.symbol, (0, None))
     return {
-        "name": source.symbol,
+        "name": entry.size_names.get(source.symbol, source.symbol),
         "input": position,
         "dimension": source.dimension,
         "factor": source.factor,
@@ -99,12 +127,14 @@ def _describe_size(entry: Entry, source: SizeSource, position: int) -> Json:
     }
 
 
-def _describe(buffer: Buffer, name: str) -> Json:
-    shape: list[Json] = [_size(size) for size in buffer.shape]
-    strides: list[Json] = [_size(stride) for stride in buffer.strides]
+def _describe(entry: Entry, buffer: Buffer, name: str) -> Json:
+    shape: list[Json] = [_size(entry, size) for size in buffer.shape]
+    strides: list[Json] = [_size(entry, stride) for stride in buffer.strides]
     return {"name": name, "dtype": buffer.dtype, "shape": shape, "strides": strides}
 
 
-def _size(size: Index) -> int | str:
+def _size(entry: Entry, size: Index) -> int | str:
     """A number, or an expression of the entry's sizes for people; `precast_infer` computes it."""
-    return str(size) if size.constant is None else size.constant
+    if size.constant is not None:
+        return size.constant
+    return re.sub(r"[^\W\d]\w*", lambda name: entry.size_names.get(name[0], name[0]), str(size))

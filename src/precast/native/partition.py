@@ -36,6 +36,7 @@ from torch._subclasses import FakeTensor
 from torch.fx.node import Argument
 from torch.utils.checkpoint import CheckpointPolicy
 
+from precast.events import apply_pass, stage
 from precast.graph.nodes import (
     copy_provenance,
     devices_of,
@@ -153,6 +154,7 @@ _BY_MEMORY = (
 """Operators that depend on how their argument is laid out in memory, if torch should run them."""
 
 
+@stage
 def native_partition(
     joint_module: fx.GraphModule, joint_inputs: Sequence[object], *, num_fwd_outputs: int, **others: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -160,8 +162,9 @@ def native_partition(
     # The backend names this function; a start without a trace never calls it.
     from precast.partition import min_cut_rematerialization_partition
 
+    joint_module = apply_pass(show_sizes, apply_pass(keep_statistics, joint_module))
     forward, backward = min_cut_rematerialization_partition(
-        show_sizes(keep_statistics(joint_module)), joint_inputs, num_fwd_outputs=num_fwd_outputs, **others
+        joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others
     )
     if target_for(devices_of(joint_module.graph)).likes_channels_last:
         lay_out_saved_images(forward, backward, num_fwd_outputs=num_fwd_outputs)

@@ -20,6 +20,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from precast._torch_compat import example_sizes
+from precast.events import apply_pass, stage
 from precast.graph.nodes import copy_provenance, mark_updating_result, set_value, subgraph_of, value_of
 from precast.native.describe import Entry
 from precast.native.graph_passes.numbers_in_tensors import keep_numbers_in_tensors
@@ -30,6 +31,7 @@ from precast.native.loops.passes import run_loop_passes
 from precast.native.loops.program import LoopProgram, Part, Plan, Repeat, Run, with_steps
 from precast.native.loops.size_bounds import NO_BOUNDS, Bounds, upper_bound, with_own_bounds
 from precast.native.loops.verifier import verify_loops, verify_plan
+from precast.native.passes.checks_first import checks_first
 from precast.native.passes.memory import plan
 from precast.native.random import draw_from_streams
 from precast.native.rules import lower_graph
@@ -118,12 +120,13 @@ def prepare_graph(graph_module: fx.GraphModule, target: Target, options: Options
     return split_graph(rewrite_graph(graph_module, target, random=options.random), target.device)
 
 
+@stage
 def rewrite_graph(graph_module: fx.GraphModule, target: Target, *, random: RandomSource) -> fx.GraphModule:
     """All passes over a graph before it is lowered; random operators are drawn as ``random`` says."""
-    graph_module = keep_numbers_in_tensors(graph_module)
+    graph_module = apply_pass(keep_numbers_in_tensors, graph_module)
     if random == "philox":
-        graph_module = draw_from_streams(graph_module, target.device)
-    return merge_products(graph_module)
+        graph_module = apply_pass(draw_from_streams, graph_module, target.device)
+    return apply_pass(merge_products, graph_module)
 
 
 def lower_segments(
@@ -152,15 +155,19 @@ def lower_segment(
     name: str,
     on_lowered: Callable[[LoopProgram], None] | None = None,
     verify: Verification | None = None,
+    fails_first: bool = False,
 ) -> Entry:
     """One native segment as an entry; the attributes of the graph that it reads are its weights.
 
-    `verify` says which loop programs are checked; as the environment does, unless given.
+    `verify` says which loop programs are checked; as the environment does, unless given. With `fails_first`, inputs are
+    overwritten only once nothing can fail any more.
     """
     verify = verify or as_options(None).verify
-    lowered = lower_graph(segment_graph(segment, segment_inputs(segment)), name=name, routines=target.routines)
+    lowered = lower_graph(segment_graph(segment, segment_inputs(segment)), name=name, target=target)
     if on_lowered is not None:
         on_lowered(lowered)
+    if fails_first:
+        lowered = checks_first(lowered)
     program, places = fuse_and_plan(lowered, target, verify=verify == "passes")
     if verify != "off":
         verify_loops(program, after="the last pass")

@@ -39,6 +39,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from precast.artifact.dtypes import DTYPES
+from precast.events import stage
 from precast.graph.nodes import (
     has_value,
     placeholders_of,
@@ -159,6 +160,7 @@ class SplitGraph:
     results: tuple[Result, ...]
 
 
+@stage
 def split_graph(module: fx.GraphModule, device: str) -> SplitGraph:
     """Cut a functional graph into native and torch segments; native is what stays on devices of one kind."""
     updates = _updates(module.graph, device)
@@ -281,6 +283,8 @@ def may_be_native(node: fx.Node, device: str, *, finds_sizes: bool = False) -> b
         return is_drawn_natively(node)
     if isinstance(node.target, HigherOrderOperator):
         return _runs_native_parts(node, device)
+    if node.target is torch.ops.aten._assert_async.msg:
+        return _may_be_argument(node.args[0], device)
     if finds_sizes and has_value(node) and isinstance(value_of(node), torch.SymBool):
         return True
     if not isinstance(node.target, OpOverload) or not has_value(node) or node.target is random_seed:
@@ -389,7 +393,16 @@ def _may_be_argument(argument: object, device: str) -> bool:
     value = value_of(argument)
     if isinstance(value, torch.SymInt):
         return is_size(argument) and is_known(value)
-    return isinstance(value, int | float | None) or _may_be_buffer(value, device)
+    return (
+        isinstance(value, int | float | None) or _may_be_buffer(value, device) or _is_number_on_host(argument, device)
+    )
+
+
+def _is_number_on_host(node: fx.Node, device: str) -> bool:
+    """Whether it is a number in a tensor on the CPU, which operators on any device take, and which is known by now."""
+    value = value_of(node)
+    is_number = isinstance(value, torch.Tensor) and value.ndim == 0 and _may_be_buffer(value, "cpu")
+    return device != "cpu" and node.op == "placeholder" and is_number
 
 
 def _may_be_buffer(value: object, device: str) -> bool:

@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 from precast.errors import InputTypeError, InputValueError
 from precast.graph.calls import Leaf, check_leaves, expected_leaves
 from precast.graph.nodes import value_of
-from precast.graph.opened_objects import leaf_paths, opened
+from precast.graph.opened_objects import opened, result_names
 from precast.graph.program import Program
 from precast.graph.signature import ConstantArgument, InputKind, OutputKind
 from precast.graph.tensor_spec import TensorSpec
@@ -283,10 +283,5 @@ def _restoring(value: object) -> Callable[[torch.Tensor], Any] | None:
 
 def _names(tree: pytree.TreeSpec, constants: Sequence[object]) -> tuple[str, ...]:
     """Names of the computed outputs, after their places in what the model returns."""
-    paths = leaf_paths(tree)
-    return tuple(_name(path) for path, constant in zip(paths, constants, strict=True) if constant is _COMPUTED)
-
-
-def _name(path: Sequence[Any]) -> str:
-    parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
-    return "_".join(parts if parts and not parts[0].isdigit() else ["output", *parts])
+    names = result_names(tree)
+    return tuple(name for name, constant in zip(names, constants, strict=True) if constant is _COMPUTED)

@@ -26,6 +26,7 @@ from precast.onnx.adapters import tensor_paths
 from precast.onnx.source import Source
 from precast.trace.capture import Dim
 from precast.trace.capture.dynamic_shapes import TensorDims, normalize_dynamic_shapes
+from precast.trace.capture.prepare import unique_names
 
 DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int] | None]
 
@@ -119,10 +120,11 @@ def labelled_sizes(program: Program, labels: Mapping[tuple[int, int], str]) -> d
 
 
 def named_sizes(program: Program, labels: Mapping[sympy.Expr, str]) -> Program:
-    """The program with these names for its sizes; one that is named after its place alone keeps its symbol."""
+    """The program with these names for its sizes; one without a name is named after its place (``x_dim_0``)."""
+    own = unique_names([each.identifier for each in program.sizes.symbols])
     symbols = tuple(
-        replace(each, name=labels.get(each.symbol, each.name if each.name.isidentifier() else str(each.symbol)))
-        for each in program.sizes.symbols
+        replace(each, name=labels.get(each.symbol, each.name if each.name.isidentifier() else name))
+        for each, name in zip(program.sizes.symbols, own, strict=True)
     )
     return program.replace(sizes=replace(program.sizes, symbols=symbols))
 

@@ -85,8 +85,10 @@ def flops(node: fx.Node) -> int:
     if formula is None:
         return max(elements_of(value) for value in (node.meta.get("val"), *map(_value_of, node.all_input_nodes)))
     # The formulas read shapes only, and comparing symbolic ones would add guards.
-    args = [_shapes_of(argument) for argument in node.args]
-    kwargs = {name: _shapes_of(argument) for name, argument in node.kwargs.items()}
+    # A few of torch's want tensors instead.
+    told = _shapes_of if hasattr(formula, "__wrapped__") else _traced
+    args = [told(argument) for argument in node.args]
+    kwargs = {name: told(argument) for name, argument in node.kwargs.items()}
     return int(formula(*args, **kwargs, out_val=_hinted_shapes(_value_of(node))))
 
 
@@ -103,6 +105,10 @@ def _value_of(node: fx.Node) -> object:
 
 def _shapes_of(argument: Argument) -> object:
     return _hinted_shapes(_value_of(argument)) if isinstance(argument, fx.Node) else argument
+
+
+def _traced(argument: Argument) -> object:
+    return _value_of(argument) if isinstance(argument, fx.Node) else argument
 
 
 def _hinted_shapes(value: object) -> object:

@@ -142,7 +142,8 @@ for _name, _kernel, _shape, _backward in (
     ("grouped_rows", _rows, _rows_shape, _rows_backward),
     ("grouped_sums", _sums, _sums_shape, _sums_backward),
 ):
-    _library.impl(_name, _kernel, "CPU")
+    for _processor in ("CPU", "CUDA"):
+        _library.impl(_name, _kernel, _processor)
     torch.library.register_fake(f"precast::{_name}", _shape, lib=_library)
     torch.library.register_autograd(f"precast::{_name}", _backward, setup_context=_keep, lib=_library)
 
@@ -204,7 +205,8 @@ def _ctc_backward(ctx: torch.autograd.function.FunctionCtx, slope: Tensor, unuse
     return slopes * slope[None, :, None], None, None, None, None, None, None
 
 
-_library.impl("ctc", _ctc, "CPU")
+for _processor in ("CPU", "CUDA"):
+    _library.impl("ctc", _ctc, _processor)
 torch.library.register_fake("precast::ctc", _ctc_shape, lib=_library)
 torch.library.register_autograd("precast::ctc", _ctc_backward, setup_context=_ctc_keep, lib=_library)
 

@@ -17,7 +17,7 @@ from precast.cache.partial import scratch_folder
 from precast.export.export import export
 from precast.native.describe import describe_entry
 from precast.options import Options, as_options
-from precast.packaging.calls import DEFAULT_NAME, as_module
+from precast.packaging.calls import DEFAULT_NAME, as_module, example_arguments
 from precast.packaging.native_program import library_target
 from precast.packaging.package import NATIVE, build_targets, prepare_entries, stored_places
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
@@ -52,11 +52,11 @@ def aot_compile(
     tensor([0., 1.])
     """
     chosen, output = _choices(options)
-    exported = export(as_module(f), tuple(args), kwargs, dynamic_shapes=dynamic_shapes)
+    exported = export(as_module(f), example_arguments(args), kwargs, dynamic_shapes=dynamic_shapes)
     storages = SharedStorages()
     entries = prepare_entries({DEFAULT_NAME: exported}, storages, chosen, checks_sizes=not remove_runtime_assertions)
     prepared = entries[DEFAULT_NAME]
-    refuse_shared_updates(storages.state, set(prepared.code.updates.values()))
+    refuse_shared_updates(storages.state, prepared.code.updated_state)
     storages = storages.used_by(prepared.code)
     described = packed_entry(describe_entry(prepared.code), call=prepared.call if same_signature else None)
     (target,) = build_targets([NATIVE])

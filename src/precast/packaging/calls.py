@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,11 +24,14 @@ from precast.export.serialize.trees import tree_to_json
 from precast.export.torch_files.convert import from_torch, is_program
 from precast.graph.expressions import expression_to_json
 from precast.graph.nodes import value_of
+from precast.graph.opened_objects import argument_leaf_names, result_names
 from precast.graph.program import Program
 from precast.graph.signature import ConstantArgument, InputKind, OutputKind
 from precast.graph.sizes import SymbolicSizes
 from precast.graph.tensor_spec import as_size, dtype_name
-from precast.packaging.traced_program import STATE_UPDATES
+from precast.native.describe import Entry
+from precast.packaging.traced_program import STATE_UPDATES, TracedProgram
+from precast.trace.capture.prepare import unique_names
 
 
 def call_to_json(
@@ -101,6 +105,33 @@ def _result(node: object, output: int | None) -> Json:
     return {"constant": constant_to_json(value)}
 
 
+def with_names(entry: Entry, traced: TracedProgram, outputs: Sequence[int | None]) -> Entry:
+    """The entry with the user's names for what it takes and returns, and for its sizes; each is given once.
+
+    Arguments and results are named after their places: ``x``, ``batch_mask``, ``logits``, ``output_0``; new values of
+    arguments after the arguments, with ``_updated`` behind.
+    """
+    signature = traced.program.signature
+    leaves = unique_names(argument_leaf_names(signature.in_tree, traced.exported.origin.argument_names))
+    users = [name for name, spec in traced.specs.items() if spec.kind is InputKind.USER_INPUT]
+    returned = iter(result_names(signature.out_tree))
+    named: dict[int, str] = {}
+    for spec, number in zip(signature.outputs, outputs, strict=True):
+        name = next(returned) if _is_returned(spec.kind) else f"{spec.target}_updated"
+        if number is not None:
+            named.setdefault(number, name)
+    results = [buffer.name for buffer in entry.program.outputs if buffer.name not in entry.updates]
+    unique = unique_names([named.get(number, name) for number, name in enumerate(results)])
+    sizes = traced.program.sizes.symbols
+    size_names = unique_names([size.identifier for size in sizes])
+    return replace(
+        entry,
+        input_names=dict(zip(users, leaves, strict=True)),
+        output_names=dict(zip(results, unique, strict=True)),
+        size_names={size.symbol.name: name for size, name in zip(sizes, size_names, strict=True)},
+    )
+
+
 def _expression(size: int | torch.SymInt) -> Json:
     return expression_to_json(as_size(size))
 
@@ -155,12 +186,17 @@ def _exported(
         module, args, kwargs, dynamic_shapes = (*given, None, None)[:4]
         return _exported(name, module, args, kwargs, dynamic_shapes)
     if callable(given):
-        return export(as_module(given), tuple(args), kwargs, dynamic_shapes=dynamic_shapes)
+        return export(as_module(given), example_arguments(args), kwargs, dynamic_shapes=dynamic_shapes)
     raise InputTypeError(
         f"The entry {name!r} is a {type(given).__name__}.",
         why="what is packaged is a module, a function, an exported program, or several of them by name",
         fix="Pass a module and its arguments, or {'forward': (module, args), 'eval': (module, args)}.",
     )
+
+
+def example_arguments(args: Sequence[Any]) -> tuple[Any, ...]:
+    """The positional arguments as a tuple; what is no tuple or list, as a bare tensor, is left for export to refuse."""
+    return tuple(args) if isinstance(args, list | torch.Size) else args  # type: ignore[return-value]
 
 
 def as_module(given: Callable[..., Any]) -> torch.nn.Module:

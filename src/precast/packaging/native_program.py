@@ -112,8 +112,9 @@ def native_program(traced: TracedProgram, *, name: str, constant_names: Mapping[
         state[seed] = RANDOM_SEED
     taken = [node for node in placeholders_of(module.graph) if traced.is_passed(node)]
     results = tuple(node for node in results_of(module.graph) if isinstance(node, fx.Node) and _is_tensor(node))
-    lowered = _lower(Segment(True, _computing_nodes(module.graph), (*taken, *state), results), name)
     targets = [*traced.updates, *([RANDOM_SEED] if seed else [])]
+    in_place = _updates_in_place(module.graph, targets, state)
+    lowered = _lower(Segment(True, _computing_nodes(module.graph), (*taken, *state), results, in_place), name)
     updates, outputs = _numbered_outputs(module.graph, lowered.program, targets)
     ranges = {str(s.symbol.name): (s.range.lower, s.range.upper) for s in program.sizes.symbols}
     weights = {node.name: name for node, name in state.items()}
@@ -172,6 +173,19 @@ def _with_seed_as_state(module: fx.GraphModule) -> tuple[fx.GraphModule, fx.Node
     return module, seed
 
 
+def _updates_in_place(
+    graph: fx.Graph, targets: Sequence[str | None], state: Mapping[fx.Node, str]
+) -> tuple[tuple[fx.Node, fx.Node], ...]:
+    """New values of state that may be written where the old ones are: those that are nothing else that is returned."""
+    places = {name: node for node, name in state.items()}
+    results = results_of(graph)
+    pairs = [(value, places[name]) for value, name in zip(results, targets, strict=True) if name in places]
+    return tuple(
+        (value, place) for value, place in pairs if isinstance(value, fx.Node) and results.count(value) == 1
+        and value.op == "call_function" and place.op == "placeholder"
+    )  # fmt: skip
+
+
 def _computing_nodes(graph: fx.Graph) -> tuple[fx.Node, ...]:
     return tuple(node for node in graph.nodes if node.op == "call_function" and not is_size(node))
 
@@ -214,7 +228,11 @@ def _called_back(entry: Entry) -> Iterator[str]:
 def _lower(segment: Segment, name: str) -> Entry:
     """The segment as an entry that reads all its dynamic sizes off the tensors it is given."""
     entry = lower_segment(
-        segment, library_target(), name=name, on_lowered=lambda program: _refuse_unbounded(program, name)
+        segment,
+        library_target(),
+        name=name,
+        on_lowered=lambda program: _refuse_unbounded(program, name),
+        fails_first=True,
     )
     _refuse_what_needs_torch(_called_back(entry), name)
     inputs = segment_inputs(segment)

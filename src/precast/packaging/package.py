@@ -28,8 +28,9 @@ from precast.export.serialize import schema
 from precast.export.serialize.document import Document, from_document, to_document
 from precast.native.describe import Entry, Storage, describe_entry
 from precast.options import Options, as_options
-from precast.packaging.calls import call_to_json, exported_entries
+from precast.packaging.calls import call_to_json, exported_entries, with_names
 from precast.packaging.native_program import RANDOM_SEED, library_target, native_program
+from precast.packaging.precision import in_bfloat16
 from precast.packaging.samples import Call, calls_to_sample, entry_samples
 from precast.packaging.storages import SharedStorages, refuse_shared_updates
 from precast.packaging.traced_program import TracedProgram, fold_constants_of, trace_program
@@ -142,7 +143,7 @@ def package_programs(
     storages = SharedStorages(first_seed=seed)
     chosen_options = as_options(options)
     prepared = prepare_entries(programs, storages, chosen_options, samples=samples)
-    refuse_shared_updates(storages.state, {name for each in prepared.values() for name in each.code.updates.values()})
+    refuse_shared_updates(storages.state, {name for each in prepared.values() for name in each.code.updated_state})
     code, libraries = build_code([each.code for each in prepared.values()], storages, chosen, chosen_options)
     return write_package(
         Path(path),
@@ -176,6 +177,8 @@ def prepare_entries(
     checks_sizes: bool = True,
 ) -> dict[str, PreparedEntry]:
     """Lower the programs over storages that they share; what no program updates is constant, unless options say no."""
+    if options.precision == "bf16":
+        programs = in_bfloat16(programs)
     documents = {name: to_document(program) for name, program in programs.items()}
     added = {name: storages.add(name, document) for name, document in documents.items()}
     traced = {name: trace_program(own_copy(document), added[name][1]) for name, document in documents.items()}
@@ -204,7 +207,7 @@ def _prepared(
         storages.add_seed(RANDOM_SEED)
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     call = call_to_json(traced.exported, native.sizes, native.outputs, checks_sizes=checks_sizes)
-    code = native.entry if checks_sizes else replace(native.entry, conditions=())
+    code = with_names(native.entry if checks_sizes else replace(native.entry, conditions=()), traced, native.outputs)
     # What a program gives that draws random numbers is not known to torch, which draws others.
     calls = [] if native.draws else calls_to_sample(samples, name, exported)
     kept, tensors = entry_samples(name, exported, native.outputs, calls)

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import fx
 
 from precast.errors import MemoryBudgetError, OptionError
+from precast.events import tell
 from precast.ops.facts import is_mutating
 from precast.partition.classify import JointGraph, NodeSet, classify
 from precast.partition.default import default_partition, values_read_by_backward
@@ -154,6 +155,7 @@ def min_cut_rematerialization_partition(
     decision = decide(problem, memory_budget)
     forward, backward = split(problem.joint, decision.saved)
     attach_explanation(forward, decision.explanation)
+    tell(decision.explanation)
     return forward, backward
 
 

@@ -1,13 +1,10 @@
 """What each memory budget costs in recomputation: the curve to choose a budget from.
 
 How much memory a half needs at once, by the lifetimes of its values.
-
-A small line drawing as SVG text.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from html import escape
 
 import torch
 from torch import fx
@@ -16,6 +13,7 @@ from precast.ops.cost import bytes_of
 from precast.partition.min_cut import Problem, decide, pose
 from precast.partition.split import split
 from precast.partition.storage import storage_root
+from precast.runtime.line_drawing import Line, draw_lines
 
 
 def estimated_peak_bytes(module: fx.GraphModule, *, held: Collection[str] = ()) -> int:
@@ -65,51 +63,6 @@ def measured_saved_bytes(
     return sum(kept.values())
 
 
-_WIDTH, _HEIGHT, _MARGIN = 640, 400, 70
-_STYLE = "font-family:sans-serif;font-size:12px"
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def plot_steps(points: Sequence[tuple[float, float]], *, title: str, x_label: str, y_label: str) -> str:
-    """Return an SVG of ``points`` joined in order of x, both axes starting at zero."""
-    ordered = sorted(points)
-    right = max((x for x, _ in ordered), default=0) or 1
-    top = max((y for _, y in ordered), default=0) or 1
-    placed = [(_place(x / right, _WIDTH), _HEIGHT - _place(y / top, _HEIGHT)) for x, y in ordered]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
-    marks = [
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{_short(value[0])}, {_short(value[1])}</title></circle>'
-        for (x, y), value in zip(placed, ordered, strict=True)
-    ]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" style="{_STYLE}">',
-            _text(_WIDTH / 2, 24, title),
-            _text(_WIDTH / 2, _HEIGHT - 20, f"{x_label} (up to {_short(right)})"),
-            _text(_MARGIN, _MARGIN - 18, f"{y_label} (up to {_short(top)})"),
-            f'<path d="M{_MARGIN},{_MARGIN} V{_HEIGHT - _MARGIN} H{_WIDTH - _MARGIN}" fill="none" stroke="gray"/>',
-            f'<polyline points="{line}" fill="none" stroke="black"/>',
-            *marks,
-            "</svg>",
-        ]
-    )
-
-
-def _place(share: float, length: int) -> float:
-    return _MARGIN + share * (length - 2 * _MARGIN)
-
-
-def _text(x: float, y: float, words: str) -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle">{escape(words)}</text>'
-
-
-def _short(value: float) -> str:
-    for factor, prefix in _PREFIXES:
-        if value >= factor:
-            return f"{value / factor:.3g}{prefix}"
-    return f"{value:.3g}"
-
-
 BUDGETS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 
 
@@ -144,11 +97,17 @@ class TradeOffCurve:
 
     def as_svg(self) -> str:
         """Return a drawing: memory saved for the backward against work done again."""
-        return plot_steps(
-            [(point.recomputed_flops, point.saved_bytes) for point in self.points],
-            title="Memory against recomputation",
+        points = sorted(self.points, key=lambda point: (point.recomputed_flops, -point.saved_bytes))
+        line = Line(
+            [(point.recomputed_flops, point.saved_bytes) for point in points],
+            labels=[f"budget {point.memory_budget:g}" for point in points],
+        )
+        return draw_lines(
+            [line],
+            title="Memory against recomputation, by budget",
             x_label="recomputed FLOPs",
             y_label="saved bytes",
+            from_zero=True,
         )
 
 

@@ -1,6 +1,68 @@
-"""What compiling did, told to people."""
+"""What compiling did, told to people: in words, as times, and as a page to look at.
 
-from precast.report.explain import Explanation, explain
-from precast.report.profile import Profile, profile
+``precast.report(model, x, path="report.html")`` writes the page.
+"""
 
-__all__ = ["Explanation", "Profile", "explain", "profile"]
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from precast.lazy_names import lazy_name
+
+if TYPE_CHECKING:
+    from precast.report.explanation import Explanation as Explanation
+    from precast.report.explanation import explain as explain
+    from precast.report.profiling import Profile as Profile
+    from precast.report.profiling import profile as profile
+
+# A report of a package needs no torch, all else does.
+_HOMES = {
+    "Explanation": "precast.report.explanation",
+    "Profile": "precast.report.profiling",
+    "explain": "precast.report.explanation",
+    "profile": "precast.report.profiling",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    return lazy_name(__name__, _HOMES, name)
+
+
+def report(
+    fn: Callable[..., Any],
+    *args: Any,
+    path: str | Path,
+    calls: int = 10,
+    compare: str | Path | None = None,
+    **kwargs: Any,
+) -> Path:
+    """Write a page about what ``precast.compile(fn)`` makes of a call with these arguments; returns its path.
+
+    The page is one HTML file that needs nothing else. A copy of ``fn`` is compiled, with the options that ``fn`` was
+    compiled with if it was, and called so many times, with gradients where the call asks for them; with ``calls=0``
+    nothing is built and no times are told. With ``compare``, a page that was written before, it also shows what
+    differs. The page holds the lines of source code that the graph comes from, and no weights.
+
+    >>> import tempfile, torch
+    >>> report(torch.nn.Linear(4, 3), torch.ones(2, 4), path=f"{tempfile.mkdtemp()}/report.html", calls=0).name
+    'report.html'
+    """
+    from precast.report.collect import collect
+    from precast.report.page import read_page, write_page
+
+    previous = None if compare is None else read_page(compare)
+    return write_page(collect(fn, args, kwargs, calls=calls), path, previous=previous)
+
+
+class _CallablePackage(ModuleType):
+    """Lets ``precast.report(model, x, path=…)`` stand beside ``precast.report.explain``."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Path:
+        return report(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from precast.graph.compilation import kind_of_graph
 from precast.graph.nodes import source_line_of
 from precast.native.describe import Entry
 from precast.native.loops.buffers import Buffer
@@ -26,7 +27,6 @@ from precast.ops.own_operators import random_seed
 from precast.report.step_costs import operators_of, times_of
 
 _LONGEST_NAME = 44
-_KINDS = ("forward", "backward", "inference", "joint")
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,6 @@ def explain_graph(name: str, split: SplitGraph, entries: Sequence[Entry]) -> Gra
         len(entries),
         _total(entry.plan.arena_size for entry in entries),
     )
-
-
-def kind_of_graph(name: str) -> str:
-    """What a graph with this name is for, in a word."""
-    return next((kind for kind in _KINDS if f"_{kind}_" in name), name)
 
 
 def _line(node: fx.Node) -> str | None:

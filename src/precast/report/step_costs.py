@@ -52,8 +52,8 @@ class StepCost:
 def costs_of(steps: Sequence[Step], graph: fx.Graph, target: Target) -> tuple[StepCost, ...]:
     """The costs of steps that were made of the graph's nodes."""
     nodes = {node.name: node for node in graph.nodes}
-    sizes = _traced_sizes(graph)
-    members = [[nodes[name] for name in _names(step) if name in nodes] for step in steps]
+    sizes = traced_sizes(graph)
+    members = [[nodes[name] for name in names_of(step) if name in nodes] for step in steps]
     shares = _flops_of_steps(steps, members)
     return tuple(
         StepCost(
@@ -61,7 +61,7 @@ def costs_of(steps: Sequence[Step], graph: fx.Graph, target: Target) -> tuple[St
             step.name,
             operators_of(step),
             tuple(dict.fromkeys(place for node in own if (place := place_of(node)))),
-            sum(_number(buffer.byte_size, sizes) for buffer in dict.fromkeys((*read_by(step), *written_by(step)))),
+            sum(number_of(buffer.byte_size, sizes) for buffer in dict.fromkeys((*read_by(step), *written_by(step)))),
             round(share),
             times_of(step),
         )
@@ -71,7 +71,7 @@ def costs_of(steps: Sequence[Step], graph: fx.Graph, target: Target) -> tuple[St
 
 def cost_of_torch(nodes: Sequence[fx.Node]) -> StepCost:
     """The cost of nodes that torch runs one after the other."""
-    targets = [str(node.target).removeprefix("aten.").partition(".")[0] for node in nodes]
+    targets = [_short(str(node.target)) for node in nodes]
     return StepCost(
         "torch",
         nodes[0].name,
@@ -110,11 +110,17 @@ def place_of(node: fx.Node) -> str:
 
 def operators_of(step: Step) -> tuple[str, ...]:
     """The operators that the step was made of, each once, by their short names."""
-    names = [origin.rpartition(": ")[2].removeprefix("aten.").partition(".")[0] for origin in step.origins]
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(_short(origin.rpartition(": ")[2]) for origin in step.origins))
 
 
-def _names(step: Step) -> Iterable[str]:
+def _short(operator: str) -> str:
+    """``add`` for ``aten.add.Tensor``."""
+    namespace, _, name = operator.partition(".")
+    return name.partition(".")[0] or namespace
+
+
+def names_of(step: Step) -> Iterable[str]:
+    """The names of the nodes that the step was made of."""
     return dict.fromkeys(origin.partition(": ")[0] for origin in step.origins)
 
 
@@ -139,7 +145,7 @@ def _flops(node: fx.Node) -> int:
     return flops(node) if is_counted else 0
 
 
-def _traced_sizes(graph: fx.Graph) -> dict[str, int]:
+def traced_sizes(graph: fx.Graph) -> dict[str, int]:
     """What each symbol was when the graph was traced."""
     values = (value_of(node) for node in graph.nodes if has_value(node))
     numbers = (
@@ -155,7 +161,9 @@ def _traced_sizes(graph: fx.Graph) -> dict[str, int]:
     }
 
 
-def _number(index: Index, sizes: Mapping[str, int]) -> int:
+def number_of(index: Index, sizes: Mapping[str, int]) -> int:
+    """What an expression is for the sizes that were traced."""
+
     def resolve(atom: Symbol | Variable | Computed) -> int:
         assert isinstance(atom, Symbol), f"the size of a buffer depends on {atom}"
         return sizes.get(atom.name, 1)

@@ -13,9 +13,11 @@ _HOMES = {
     "Model": "precast.runtime.model",
     "ModelEntry": "precast.runtime.model",
     "Record": "precast.runtime.trees",
+    "Sampling": "precast.runtime.sampling",
     "SampleCheck": "precast.runtime.verification",
     "State": "precast.runtime.state",
     "aot_load": "precast.runtime.model_file",
+    "generate": "precast.runtime.generation",
     "load": "precast.runtime.model_file",
     "open_library": "precast.runtime.model",
     "train": "precast.runtime.train_loop",
@@ -27,8 +29,10 @@ __all__ = [
     "ModelEntry",
     "Record",
     "SampleCheck",
+    "Sampling",
     "State",
     "aot_load",
+    "generate",
     "load",
     "open_library",
     "train",
@@ -41,11 +45,13 @@ def __getattr__(name: str) -> object:
 
 if TYPE_CHECKING:
     from precast.runtime.entry import Entry as Entry
+    from precast.runtime.generation import generate as generate
     from precast.runtime.model import Model as Model
     from precast.runtime.model import ModelEntry as ModelEntry
     from precast.runtime.model import open_library as open_library
     from precast.runtime.model_file import aot_load as aot_load
     from precast.runtime.model_file import load as load
+    from precast.runtime.sampling import Sampling as Sampling
     from precast.runtime.state import State as State
     from precast.runtime.train_loop import train as train
     from precast.runtime.trees import Record as Record

@@ -15,6 +15,8 @@ from precast.artifact.calls import (
     Result,
     SizeLeaf,
     TensorLeaf,
+    argument_path,
+    check_arguments,
     other_constant,
     other_sizes,
     other_structure,
@@ -42,8 +44,15 @@ def checked_leaves(
     positional, named = call.in_tree.children
     names = call.argument_names[: len(positional.children)]
     arguments = place_arguments(names, named.keys, tuple(args), dict(kwargs))
+    check_arguments(names, len(positional.children), named.keys, *arguments)
     try:
-        leaves = [*flatten(positional, arguments[0], "args"), *flatten(named, arguments[1], "kwargs")]
+        leaves = [
+            leaf
+            for number, (tree, value) in enumerate(zip(positional.children, arguments[0], strict=True))
+            for leaf in flatten(tree, value, argument_path(names, True, number))
+        ]
+        for key, tree in zip(named.keys, named.children, strict=True):
+            leaves += flatten(tree, arguments[1][key], key)
     except TreeMismatchError:
         raise other_structure(tree_text(call.in_tree), value_text(arguments)) from None
     found: list[tuple[str, Any]] = []

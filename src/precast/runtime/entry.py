@@ -37,13 +37,17 @@ from precast.runtime.tensors import (
 AnyTensor = TypeVar("AnyTensor", Tensor, Weight, Tensor | Weight)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Entry:
     """One program of a library on flat tensors: numpy arrays come back, or torch's where inputs were torch's."""
 
     model: OpenModel
     number: int
     description: EntryDescription
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, each)) for each in (self.description.inputs, self.description.outputs))
+        return f"{self.name}({inputs}) -> ({outputs})"
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from precast.artifact.calls import CallDescription
+from precast.artifact.calls import CallDescription, size_identifier
 from precast.artifact.manifest import EntryDescription
 from precast.artifact.weights import Weight
 from precast.errors import InputValueError
@@ -30,7 +30,7 @@ class Runnable(Protocol):
     def run(self, tensors: Sequence[Tensor], *, like_torch: bool) -> tuple[Tensor, ...]: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelEntry:
     """One program of a model, called as the original was; calls are checked first."""
 
@@ -44,6 +44,13 @@ class ModelEntry:
     @property
     def description(self) -> EntryDescription:
         return self.runnable.description
+
+    def __repr__(self) -> str:
+        """The entry as its user sees it: ``forward(x: f32[batch, 4]) -> output: f32[batch, 2]``, then its sizes."""
+        described = self.description
+        inputs, outputs = (", ".join(map(str, each)) for each in (described.inputs, described.outputs))
+        sizes = [f"{size_identifier(size.name)} in {size.range_text}" for size in self.call.symbols]
+        return f"{self.name}({inputs}) -> {outputs or None}" + (f", {', '.join(sizes)}" if sizes else "")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self.call
@@ -75,6 +82,12 @@ class Model:
         self._state = state
         self._verifier = verifier
         self._target = target
+
+    def __repr__(self) -> str:
+        """The entries, one a line; how many tensors of state; which native code runs."""
+        entries = "".join(f"\n  {entry!r}" for entry in self._entries.values())
+        code = "interpreted by torch" if self._target is None else f"target {self._target}"
+        return f"<precast.runtime.Model: {code}, {len(self._state)} tensors of state{entries}>"
 
     @property
     def entries(self) -> tuple[str, ...]:

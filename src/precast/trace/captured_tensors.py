@@ -18,9 +18,11 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.overrides import TorchFunctionMode
 
+from precast._torch_compat import exchanged_operands_of_transforms
 from precast.errors import CaptureError
 from precast.trace.backward_runs import GradientSearch, is_gradient_access
 from precast.trace.control_flow import call_control_flow, is_control_flow, without_bytecode_compiler
+from precast.trace.decisions import asks_for_truth, compares, decide, decide_comparison, is_trying
 from precast.trace.eager.functions import (
     assign_data,
     checked_quantile,
@@ -70,6 +72,8 @@ class CapturedTensors:
         self.discovered: list[torch.Tensor] = []
         self.printed: list[Printed] | None = None
         """What the program prints, where somebody will show it."""
+        self.applies_transforms = False
+        """Whether the program applies transforms of ``torch.func``."""
         self.runs_own_backwards = False
         self.attributes_written_in_backward: set[str] = set()
         self.data_taken: list[tuple[torch.Tensor, int]] = []
@@ -115,6 +119,12 @@ class CapturedTensors:
             self._gradients.meet(tensor, made)
         return made
 
+    def exchange_for_transform(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a transform of ``torch.func`` is to wrap in place of a tensor that it is given."""
+        self.applies_transforms = True
+        exchanged: torch.Tensor = self.substitute(tensor)
+        return exchanged
+
     def note_gradient(self, tensor: Any) -> None:
         """``tensor.grad`` is about to be used."""
         if self._gradients is not None:
@@ -126,6 +136,7 @@ class CapturedTensors:
         with (
             without_bytecode_compiler(),
             _substitution_in_autograd_functions(self),
+            exchanged_operands_of_transforms(self.exchange_for_transform),
             idle_conversions(is_real_tensor, self.substitute),
             refused_texts(self.printed),
             _SubstitutionMode(self),
@@ -139,9 +150,14 @@ class _SubstitutionMode(TorchFunctionMode):
         self._captured = captured
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        refuse_texts(func)
+        if not is_trying():
+            refuse_texts(func)
         args = self._captured.substitute(args)
         kwargs = self._captured.substitute(kwargs) if kwargs else {}
+        if asks_for_truth(func, args):
+            return decide(args[0])
+        if compares(func, args):
+            return decide_comparison(func, *args, **kwargs)
         if is_control_flow(func, args):
             return call_control_flow(func, args, kwargs, self._captured.exchanged)
         if is_idle_resize(func, args, kwargs) or is_idle_dropout(func, args, kwargs):

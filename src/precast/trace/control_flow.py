@@ -8,6 +8,7 @@ Torch leaves this to its bytecode compiler, and calls that by itself unless it b
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from precast._torch_compat import example_sizes
+from precast.errors import CaptureError
+from precast.trace.provenance import innermost_users_line
 
 # Not by an attribute: the package has an operator of the same name.
 compile_regions = import_module("torch._higher_order_ops.invoke_subgraph")
@@ -56,6 +59,10 @@ FORMS = {
 }
 
 
+_COMPUTED = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+_OTHER = object()
+
+
 def is_control_flow(function: object, args: Sequence[Any]) -> bool:
     """Whether this is a call of a control-flow operator with branches that are not graphs yet."""
     if not isinstance(function, torch._ops.HigherOrderOperator) or function._name not in FORMS:
@@ -70,6 +77,12 @@ def call_control_flow(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
     arguments = [*args, *kwargs.values()]
     if isinstance(operator, CondOp) and isinstance(arguments[0], bool):
         # Decided already: by a size that is a number, say.
+        warnings.warn(
+            "Pred is a Python constant: one branch of torch.cond is captured, the other is not part of the program. "
+            "A boolean tensor, or a condition on a dynamic size, keeps both.",
+            UserWarning,
+            stacklevel=2,
+        )
         with surroundings():
             return arguments[1 if arguments[0] else 2](*arguments[form.further])
     given = arguments[form.further]
@@ -84,8 +97,17 @@ def call_control_flow(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
         arguments[number] = branch.lifted(free, len(sizes), flat=number in form.with_tree)
     arguments[form.further] = (*given, *free, *sizes)
     results = operator(*arguments)
-    trees = [branches[number].out_tree for number in form.with_tree]
-    return results if not trees or trees[-1] is None else pytree.tree_unflatten(list(results), trees[-1])
+    returning = [branches[number] for number in form.with_tree]
+    if not returning or returning[-1].out_tree is None:
+        return results
+    if any(each.constants != returning[-1].constants for each in returning):
+        raise CaptureError(
+            f"The branches of {operator._name} return other Python values.",
+            at=innermost_users_line(),
+            why="which of them runs is known when the program runs, and a graph returns the same Python values then",
+            fix="Return tensors.",
+        )
+    return returning[-1].with_constants(results)
 
 
 def _examples(arguments: Sequence[Any], form: _Form) -> list[Any]:
@@ -100,6 +122,15 @@ class _Branch:
         self._function = function
         self._surroundings = surroundings
         self.out_tree: pytree.TreeSpec | None = None
+        self.constants: dict[int, Any] = {}
+        """What it returns beside tensors and sizes, by its number."""
+
+    def with_constants(self, results: Sequence[Any]) -> Any:
+        """What it returns, where ``results`` are the others."""
+        assert self.out_tree is not None, "it has run"
+        others = iter(results)
+        leaves = (self.constants.get(number, _OTHER) for number in range(self.out_tree.num_leaves))
+        return pytree.tree_unflatten([next(others) if each is _OTHER else each for each in leaves], self.out_tree)
 
     def noted(self, noting: "_FreeValues", example: Sequence[Any]) -> "_FreeValues":
         """Run once, unrecorded, and note the tensors and sizes that come from outside."""
@@ -120,11 +151,18 @@ class _Branch:
             with exchange, self._surroundings():
                 result = self._function(*given)
             leaves, tree = pytree.tree_flatten(exchange.exchanged(result))
-            if flat:
-                self.out_tree = tree
-            return tuple(leaves) if flat else pytree.tree_unflatten(leaves, tree)
+            if not flat:
+                return pytree.tree_unflatten(leaves, tree)
+            self.out_tree = tree
+            self.constants = {number: leaf for number, leaf in enumerate(leaves) if not _is_computed(leaf)}
+            return tuple(filter(_is_computed, leaves))
 
         return run
+
+
+def _is_computed(leaf: Any) -> bool:
+    """Whether a branch may return another value than the others: tensors, sizes, and whole numbers as sizes are."""
+    return isinstance(leaf, _COMPUTED) or type(leaf) is int
 
 
 def _unrecorded(example: Sequence[Any]) -> AbstractContextManager[None]:

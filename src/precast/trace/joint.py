@@ -46,8 +46,14 @@ class Joint:
                 results[place] = results[place].clone()
         for number, value in zip(late, current, strict=True):
             _take(own[number], value)
-        versions = _versions(own)
+        versions, layouts = _versions(own), _layouts(own)
         gradients = _gradients(primals, results, tangents, facts)
+        if _layouts(own) != layouts:
+            raise CaptureError(
+                "The backward changes the sizes, the strides or the memory of an input.",
+                why="a compiled backward can write into tensors, not lay them out anew",
+                fix="Do that to a view, x.view_as(x), or outside of what is compiled.",
+            )
         self.seen = tuple(number for number, now in enumerate(_versions(own)) if now != versions[number])
         return [*results, *gradients, *(own[number] for number in late)]
 
@@ -60,6 +66,11 @@ def _take(tensor: torch.Tensor, value: torch.Tensor) -> None:
 
 def _versions(values: Sequence[Any]) -> list[int]:
     return [value._version if isinstance(value, torch.Tensor) else 0 for value in values]
+
+
+def _layouts(values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.layout is torch.strided]
+    return [(tuple(each.shape), each.stride(), each.storage_offset()) for each in tensors]
 
 
 def gradient_function(function: FlatFunction, facts: BoundaryFacts) -> FlatFunction:

@@ -43,6 +43,8 @@ _INTERNAL_FOLDERS = tuple(
     os.path.join(os.path.dirname(os.path.abspath(path)), "") for path in (torch.__file__, os.path.dirname(__file__))
 )
 
+_LAYERS = os.path.join(_INTERNAL_FOLDERS[0], "nn", "modules", "")
+
 
 @lru_cache(maxsize=4096)
 def is_users_file(filename: str) -> bool:
@@ -147,13 +149,20 @@ def _annotate(
 
 
 def format_users_frames(frame: FrameType | None) -> str:
-    """The user's frames from the start of tracing down to ``frame``, in Python's traceback form."""
+    """The user's frames from the start of tracing down to ``frame``, in Python's traceback form.
+
+    Where there are none, as in a program that is one of torch's layers, the innermost line of such a layer.
+    """
     lines: list[str] = []
+    layer: str | None = None
     while frame is not None and frame.f_code is not run_users_code.__code__:
-        if is_users_file(frame.f_code.co_filename):
-            lines.append(_format_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        name = frame.f_code.co_filename
+        if is_users_file(name):
+            lines.append(_format_line(name, frame.f_lineno, frame.f_code.co_name))
+        elif layer is None and name.startswith(_LAYERS) and frame.f_code.co_name == "forward":
+            layer = _format_line(name, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
-    return "\n".join(reversed(lines))
+    return "\n".join(reversed(lines)) or layer or ""
 
 
 @lru_cache(maxsize=65536)

@@ -18,8 +18,10 @@ from precast.export.signature import Dialect
 from precast.export.tidy import named_outputs, tidied
 from precast.native.graph_passes.numbers_in_tensors import keep_numbers_in_tensors
 from precast.trace.capture import capture
+from precast.trace.capture.prepare import prepare
 from precast.trace.functionalize import functionalize
 from precast.trace.retrace import remove_dead_nodes
+from precast.trace.session import tracing_session
 from precast.training.recompute import within_budget
 from precast.training.skipping import skip_unless_finite
 
@@ -50,6 +52,12 @@ def capture_step(
     if memory_budget is not None:
         program = within_budget(program, memory_budget)
     return ExportedProgram(program, Origin(("batch",), example_inputs=((batch,), {})), dialect=Dialect.ATEN)
+
+
+def run_on_fakes(module: torch.nn.Module, batch: Any) -> None:
+    """Run a step once, on tensors without data, to watch what it looks at."""
+    with tracing_session():
+        prepare(module, (batch,), takes_fakes=True)
 
 
 @contextmanager

@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
+from precast.autograd.state_slots import ModuleSlots
 from precast.trace.state.places import Place, Readings
-from precast.training.step_module import GroupNumber
+from precast.training.step_module import GroupNumber, parameters_of
+
+_KIND = attrgetter("dtype", "shape", "device")
+"""What code was compiled for of a tensor."""
+
+
+class ModelStructure:
+    """Which modules a model has now, in which modes, and which of its tensors the optimizer's parameters are."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: Optimizer) -> None:
+        self._model, self._optimizer = model, optimizer
+        self._slots = ModuleSlots(model)
+        # All that were found: identities of modules are valid for as long as these live.
+        self._found = [self._slots]
+        self._known: list[int] = []
+        self._trained: tuple[tuple[int, int | None], ...] = ()
+
+    def key(self) -> Any:
+        """Steps are compiled for one structure: modules or parameters that were exchanged make another one."""
+        tensors = self._slots.read_current()
+        if tensors is None:
+            self._slots = ModuleSlots(self._model)
+            self._found.append(self._slots)
+            tensors = self._slots.read()
+        parameters = list(map(id, parameters_of(self._optimizer)))
+        identities = [*map(id, tensors), *parameters]
+        if identities != self._known:
+            numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
+            self._trained = tuple((each, numbers.get(each)) for each in parameters)
+            self._known = identities
+        return *self._slots.guard_key(), self._trained
 
 
 class LiveState:
@@ -52,20 +84,27 @@ class LiveState:
             (name, in_model.get(id(tensor)) or in_groups.get(id(tensor)), in_optimizer.get(id(tensor)))
             for name, tensor in zip(names, tensors, strict=True)
         ]
+        self._kinds = list(map(_KIND, tensors))
+        self._parameters = list(optimizer.state)
         self._readings = self._placed()
 
-    def read(self) -> list[Any]:
-        """The tensors now; None where one is gone."""
+    def read(self) -> list[Any] | None:
+        """The tensors now; None where one is gone, or of another kind than the one that was captured."""
         for number, tensor in self._numbers.items():
             if (value := float(number.read(self._optimizer))) != self._known.get(number):
                 tensor.fill_(value)
                 self._known[number] = value
-        if self._optimizer.state is not self._state:
+        if not all(map(is_, map(self._optimizer.state.get, self._parameters), self._states)):
             self._readings = self._placed()
-        return self._readings.read()
+        tensors = self._readings.read()
+        try:
+            return tensors if list(map(_KIND, tensors)) == self._kinds else None
+        except AttributeError:
+            return None
 
     def _placed(self) -> Readings:
-        self._state, self._known = self._optimizer.state, dict[GroupNumber, float]()
+        self._known = dict[GroupNumber, float]()
+        self._states = [self._optimizer.state.get(parameter) for parameter in self._parameters]
         return Readings([self._place(*home) for home in self._homes])
 
     def _place(self, name: str, home: tuple[Any, Any] | None, state: tuple[Any, str] | None) -> Place:
@@ -73,5 +112,5 @@ class LiveState:
             return Place(name, *home)
         if state is not None:
             parameter, key = state
-            return Place(name, self._optimizer.state[parameter], key)
+            return Place(name, self._optimizer.state.get(parameter) or {}, key)
         return Place(name, self._fixed, name)

@@ -1,4 +1,4 @@
-"""Training by many processes: who holds what, who compiles, and who is missed when one has ended."""
+"""Training by many processes: who holds what, and who is missed when one has ended."""
 
 from __future__ import annotations
 
@@ -89,21 +89,6 @@ def _cut_parameters(optimizer: Optimizer, group: ProcessGroup) -> tuple[torch.nn
         rows = [as_rows(parameter.detach(), group.size())[group.rank()] for parameter in each["params"]]
         each["params"] = [torch.nn.Parameter(row.clone()) for row in rows]
     return tuple(owners)
-
-
-@contextmanager
-def first_process_first(group: ProcessGroup | None) -> Iterator[None]:
-    """What is compiled inside is compiled by one process, and found in the cache by the others."""
-    if group is None or group.size() == 1:
-        yield
-        return
-    if group.rank() != 0:
-        torch.distributed.barrier(group)
-    try:
-        yield
-    finally:
-        if group.rank() == 0:
-            torch.distributed.barrier(group)
 
 
 @contextmanager

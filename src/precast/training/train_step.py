@@ -14,27 +14,30 @@ import torch
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from precast.autograd.compilers_in_use import CompilersInUse
+from precast.autograd.compilers_in_use import CompilersInUse, remember_compilers
 from precast.autograd.guards.impure_reads import noted_impurities, restored_chance, suspects
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.uncaptured import warn_at_users_line
 from precast.backend import Backend, CompilerFunction, get_backend
+from precast.cache.store import open_store
 from precast.errors import CaptureError, DataDependentError, InputTypeError, InputValueError
 from precast.export.program import ExportedProgram
+from precast.graph.opened_objects import PLAIN_TYPES, flatten_opened
 from precast.graph.signature import OutputKind
 from precast.ops.own_operators import random_seed
 from precast.options import Options, as_options
 from precast.trace.executed_code import noted_code
 from precast.trace.state.reachable import reachable_state
 from precast.trace.state.reads import Reads
-from precast.training.capture import capture_step, evaluating, gradients_set_aside
+from precast.training.capture import capture_step, evaluating, gradients_set_aside, run_on_fakes
 from precast.training.checkpoints import Rank, read_checkpoint, write_checkpoint
 from precast.training.compiled_step import CompiledStep
 from precast.training.initial_state import add_initial_state, check_optimizer
-from precast.training.live_state import LiveState
+from precast.training.live_state import LiveState, ModelStructure
 from precast.training.placement import ONE_PROCESS, Placement, ShardedOptimizer, ShardedParameters
-from precast.training.processes import first_process_first, missing_told, placement_of
+from precast.training.processes import missing_told, placement_of
 from precast.training.saving import save_step
+from precast.training.shared_code import compiled_once
 from precast.training.step_module import (
     EvalModule,
     LossFunction,
@@ -43,6 +46,7 @@ from precast.training.step_module import (
     check_parameters,
     parameters_of,
 )
+from precast.training.timeline import Timeline, timeline_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -108,7 +112,8 @@ def train_step(
 
 
 _MANY = 8
-"""So many variants for one kind of batch are worth a warning."""
+"""So many variants are worth a warning."""
+_OTHER_BATCH = "another kind of batch (sizes that change are declared with dynamic_shapes)"
 
 
 @dataclass(frozen=True)
@@ -119,8 +124,9 @@ class _Variant:
     state: LiveState
     guards: StateGuards
 
-    def fits(self) -> bool:
-        return self.guards.hold() and None not in self.state.read()
+    def fitting_state(self) -> list[torch.Tensor] | None:
+        """The state as it is now; None where something is not as the step assumes."""
+        return self.state.read() if self.guards.hold() else None
 
 
 class TrainStep:
@@ -149,22 +155,27 @@ class TrainStep:
         self._compilers, self._options = compilers, options
         self._dynamic_shapes, self._entries = dynamic_shapes, tuple(entries)
         self._group = process_group
-        self._modules = list(model.modules())
+        self._structure = ModelStructure(model, optimizer)
         self._variants: dict[Any, list[_Variant]] = {}
         self._settled: list[dict[str, Any]] = []
+        self._compilations = 0
         self._constant: set[tuple[int, str]] = set()
         self._skipped = torch.zeros((), dtype=torch.int64)
+        remember_compilers(self, compilers)
         draws_own = compilers.inference.random_source() == "philox"
         self._seed = random_seed() if draws_own else torch.zeros((), dtype=torch.int64)
 
     def __call__(self, batch: Any) -> Any:
         """Make one step on a batch; an error that names what is wrong with it leaves everything as it was."""
         with missing_told(self._group):
-            variant = self._variant(batch)
-            if variant is None:
+            found = self._fitting(batch)
+            if found is None:
                 result = self._first_step(batch)
             else:
-                result = variant.step.run(variant.state.read(), variant.step.leaves_of(batch), self._seed)
+                step, state = found
+                # Without dynamic sizes, all of the batch was compared when the step was looked up.
+                leaves = flatten_opened(batch)[0] if self._dynamic_shapes is None else step.leaves_of(batch)
+                result = step.run(state, leaves, self._seed)
         # Schedules ask whether the optimizer has made a step.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         return result
@@ -182,12 +193,21 @@ class TrainStep:
     @property
     def arena_bytes(self) -> int:
         """How large the memory is in which native code keeps all that is inside of a step on the example batch."""
-        variant = self._variant(self._example)
-        return 0 if variant is None else variant.step.arena_bytes(self._options)
+        found = self._fitting(self._example)
+        return 0 if found is None else found[0].arena_bytes(self._options)
 
     def compile_for(self, batch: Any) -> None:
         """Compile what a step on such a batch needs, without making one."""
-        self._variant(batch)
+        self._fitting(batch)
+
+    def timeline(self, batch: Any) -> Timeline:
+        """Make one step, and tell when it computed, exchanged and waited. All processes call it."""
+        fitting = self._fitting(batch)
+        if fitting is None:
+            self(batch)
+            return self.timeline(batch)
+        size = 1 if self._group is None else self._group.size()
+        return timeline_of(lambda: self(batch), fitting[0].module.graph, size)
 
     def save(self, path: str | os.PathLike[str], *, targets: Sequence[str] = ("native",), sign: Any = None) -> Path:
         """Write a file whose entries train and evaluate the model without torch, from the state that it has now."""
@@ -270,23 +290,25 @@ class TrainStep:
     def _trained(self) -> list[torch.Tensor]:
         return [parameter for parameter in parameters_of(self.optimizer) if parameter.requires_grad]
 
-    def _variant(self, batch: Any) -> _Variant | None:
-        """The compiled step for such a batch; None where the optimizer has to make its first step by itself."""
+    def _fitting(self, batch: Any) -> tuple[CompiledStep, list[torch.Tensor]] | None:
+        """The compiled step for such a batch, and its state; None where the optimizer makes its first step itself."""
         known = self._variants.setdefault(self._key(batch), [])
-        found = next((each for each in known if each.fits()), None)
-        if found is None:
-            stateless = [each for each in self._trained() if not self.optimizer.state.get(each)]
-            if not self._add_state():
-                return None
-            if len(known) == _MANY:
-                change = next(known[-1].guards.changes(), "the optimizer's state")
-                warn_at_users_line(
-                    f"This training step was compiled {_MANY} times for one kind of batch; now: {change}."
-                )
-            with first_process_first(self._group):
-                found = self._compiled(batch, stateless)
-            known.append(found)
-        return found
+        for variant in known:
+            if (state := variant.fitting_state()) is not None:
+                return variant.step, state
+        stateless = [each for each in self._trained() if not self.optimizer.state.get(each)]
+        if not self._add_state():
+            return None
+        if sum(map(len, self._variants.values())) == _MANY:
+            change = next(known[-1].guards.changes(), "the optimizer's state") if known else _OTHER_BATCH
+            warn_at_users_line(f"This training step was compiled {_MANY} times; now: {change}.")
+        self._compilations += 1
+        with compiled_once(self._group, open_store(self._options), self._compilations):
+            variant = self._compiled(batch, stateless)
+        known.append(variant)
+        state = variant.state.read()
+        assert state is not None, "the state that a step was captured with fits it"
+        return variant.step, state
 
     def _compiled(self, batch: Any, stateless: Sequence[torch.Tensor]) -> _Variant:
         """``stateless`` are parameters that had no state before: those that get no gradient have none in eager."""
@@ -294,7 +316,7 @@ class TrainStep:
             module, exported = self._captured(batch)
         if suspicious := suspects(executed):
             with restored_chance(), noted_impurities(suspicious) as impure_reads:
-                self._captured(batch)
+                run_on_fakes(module, batch)
             _refuse_impure(impure_reads)
         guards = StateGuards(reachable_state(partial(self._loss_fn, self.model), Reads.of(executed)))
         program = exported.program
@@ -335,12 +357,10 @@ class TrainStep:
 
     def _key(self, batch: Any) -> Any:
         """What decides which program a call needs."""
-        groups = self._group_key()
-        modes = tuple([module.training for module in self._modules])
         trained = tuple([parameter.requires_grad for parameter in parameters_of(self.optimizer)])
-        leaves, tree = pytree.tree_flatten(batch)
+        leaves, tree = flatten_opened(batch)
         kinds = None if self._dynamic_shapes is not None else (tree, tuple(map(_kind, leaves)))
-        return groups, modes, trained, kinds
+        return self._group_key(), self._structure.key(), trained, kinds
 
     def _group_key(self) -> Any:
         """The optimizer's settings that are constants of a program; one that changes becomes state if it can be."""
@@ -377,7 +397,15 @@ def _has_moved(before: Any, now: Any) -> bool:
 
 
 def _kind(leaf: Any) -> Any:
-    return (leaf.dtype, tuple(leaf.shape), leaf.device) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, tuple(leaf.shape), leaf.device, leaf.layout
+    if not isinstance(leaf, PLAIN_TYPES):
+        raise InputTypeError(
+            f"A batch holds a {type(leaf).__name__}.",
+            why="a step takes tensors, in any structure; what else is in a batch is a constant of the compiled step",
+            fix="Pass tensors: torch.as_tensor(…).",
+        )
+    return type(leaf), leaf
 
 
 def _refuse_impure(reads: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import atexit
 import json
 import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ import torch
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+_MOST_PATIENCE = 60.0
 _BEAT, _PATIENCE, _FAREWELL = 0.25, 3.0, 5.0
 """Seconds between signs of life, without one until a process counts as ended, and for others to read what was found."""
 _FOUND, _READ = "precast/ended", "precast/ended/read"
@@ -57,6 +59,20 @@ class Watch(threading.Thread):
             except RuntimeError:
                 return self._ended or [0]
         return self._ended or []
+
+    def follow(self, rank: int) -> Callable[[], bool]:
+        """What tells, whenever it is called, whether a process has given signs of life not long ago."""
+        sign, seen = -1, time.monotonic()
+
+        def lives() -> bool:
+            nonlocal sign, seen
+            now = time.monotonic()
+            if now - seen > _PATIENCE / 2:
+                before, sign = sign, self._store.add(f"precast/lives/{rank}", 0)
+                seen = now if sign != before else seen
+            return now - seen < _MOST_PATIENCE
+
+        return lives
 
     def _look(self) -> None:
         before = self._signs()

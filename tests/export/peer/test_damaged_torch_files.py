@@ -72,6 +72,13 @@ def sweep(seed: int, count: int) -> None:
     assert refused > count * 0.3
 
 
+@pytest.mark.parametrize("value", [3.5, [3], "aten", {"aten": "x"}, {"aten": None}])
+def test_an_opset_that_is_none(value):
+    data = changed(MODEL, lambda document: {**document, "opset_version": value})
+    with pytest.raises(ArtifactError):
+        load(io.BytesIO(data), expected_opset_version={"aten": 10})
+
+
 def test_the_stored_file_still_loads():
     extra: dict[str, str] = {}
     loaded = load(io.BytesIO(STORED), extra_files=extra)

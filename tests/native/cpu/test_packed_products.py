@@ -1,4 +1,4 @@
-"""Products of few rows by constants, which loops of ours bring into panels once."""
+"""Products by constants, which loops of ours bring into panels once: few rows, many rows, and more than they take."""
 
 import pytest
 import torch
@@ -46,7 +46,9 @@ def compiled(products: Products) -> torch.nn.Module:
     return precast.compile(products, dynamic=True, options={"freeze": True})
 
 
-@pytest.mark.parametrize("rows", [2, 3, 4, 5, 6, 7, 11, MOST_ROWS, MOST_ROWS + 1])
+@pytest.mark.parametrize(
+    "rows", [2, 3, 4, 5, 6, 7, 11, MOST_ROWS, MOST_ROWS + 1, 16, 23, 47, 97, 128, 131, 257, 512, 513]
+)
 def test_every_number_of_rows_is_as_exact_as_eager(products: Products, compiled: torch.nn.Module, rows: int) -> None:
     inputs = inputs_of(rows)
     with torch.no_grad():
@@ -55,11 +57,28 @@ def test_every_number_of_rows_is_as_exact_as_eager(products: Products, compiled:
             assert_right(ours, eager, wanted, sums=True)
 
 
-def test_a_row_does_not_change_with_those_beside_it(compiled: torch.nn.Module) -> None:
-    x, residual = inputs_of(MOST_ROWS)
+@pytest.mark.parametrize(("rows", "first", "last"), [(MOST_ROWS, 3, 7), (300, 3, 20), (300, 50, 250)])
+def test_a_row_does_not_change_with_those_beside_it(
+    compiled: torch.nn.Module, rows: int, first: int, last: int
+) -> None:
+    x, residual = inputs_of(rows)
     with torch.no_grad():
-        for all_rows, some in zip(compiled(x, residual), compiled(x[3:7], residual[3:7]), strict=True):
-            assert torch.equal(all_rows[3:7], some)
+        for all_rows, some in zip(compiled(x, residual), compiled(x[first:last], residual[first:last]), strict=True):
+            assert torch.equal(all_rows[first:last], some)
+
+
+@pytest.mark.parametrize("rows", [5, 13, 53, 131, 300])
+def test_the_number_of_threads_changes_no_number(compiled: torch.nn.Module, rows: int) -> None:
+    inputs, before = inputs_of(rows), torch.get_num_threads()
+    try:
+        with torch.no_grad():
+            torch.set_num_threads(1)
+            alone = compiled(*inputs)
+            for threads in (2, 3, 16):
+                torch.set_num_threads(threads)
+                assert all(map(torch.equal, compiled(*inputs), alone))
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_products_by_one_constant_in_turn_are_the_same() -> None:

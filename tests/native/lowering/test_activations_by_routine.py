@@ -44,7 +44,8 @@ PRODUCTS = {
     "few_rows": (*linear(4), None),
     "own_rows": (*linear(16), BY_OWN_LOOPS),
     "many_own_rows": (*linear(200), BY_OWN_LOOPS),
-    "onednn": (*linear(40), BY_ONEDNN),
+    "packed_rows": (*linear(40), None),
+    "onednn": (*linear(520), BY_ONEDNN),
     "batches": (lambda x, w, b: torch.bmm(x, w) + b, [torch.zeros(2, 20, 64), floats(2, 64, CHANNELS)], None),
     "pixels": (*convolution(1, depth=80, pixels=7), None),
     "more_pixels": (*convolution(1, depth=80, pixels=14), None),
@@ -54,7 +55,7 @@ PRODUCTS = {
     "strided_depthwise": (*convolution(5, depth=CHANNELS, pixels=9, groups=CHANNELS, stride=2), None),
     "groups": (*convolution(3, depth=8, pixels=9, groups=4), None),
 }
-FROZEN = ("few_rows", "onednn", "pixels", "three_by_three", "depthwise", "groups")
+FROZEN = ("few_rows", "packed_rows", "onednn", "pixels", "three_by_three", "depthwise", "groups")
 TYPES = (torch.float32, torch.bfloat16)
 CASES = {f"{product}_{str(dtype)[6:]}": (product, dtype) for dtype in TYPES for product in PRODUCTS}
 

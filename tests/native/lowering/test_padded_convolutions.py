@@ -6,9 +6,9 @@ import torch.nn.functional as F
 
 from precast.native.loops.interpreter import interpret
 from precast.native.loops.program import LibraryCall
+from precast.native.passes.layouts import fold_padding
 from precast.native.passes.tidy import remove_dead
 from precast.native.targets.cpu.passes import fuse
-from precast.native.targets.cpu.passes.layouts import fold_padding
 from tests.native.lowering.cases import check_case, floats, open_cases
 from tests.native.lowering.pipeline import lowered
 

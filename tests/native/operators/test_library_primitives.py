@@ -12,7 +12,7 @@ layer = torch.nn.Sequential(torch.nn.Linear(96, 64), torch.nn.ReLU(), torch.nn.L
 compiled = precast.compile(layer, dynamic=False, options={"freeze": FREEZE})
 with torch.no_grad():
     for _ in range(3):
-        compiled(torch.randn(200, 96))
+        compiled(torch.randn(600, 96))
         print("called", flush=True)
 """
 

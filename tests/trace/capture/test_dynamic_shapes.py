@@ -176,12 +176,12 @@ def test_results_follow_the_sizes():
     [
         ({"z": {0: batch}}, "names 'z', which is no argument"),
         (({0: batch},), "has 1 entries for 2 arguments"),
-        ({"x": {2: batch}}, r"for args\[0\] names dimension 2"),
+        ({"x": {2: batch}}, r"for x names dimension 2"),
         ({"x": {"0": batch}}, r"names dimension '0'"),
-        ({"x": (batch,)}, r"for args\[0\] is \(batch,\)"),
-        ({"x": {0: 7}}, r"says 7 for args\[0\].shape\[0\], but the example has 3"),
-        ({"y": {0: Dim("b", max=4)}}, r"has size 5 at args\[1\].shape\[0\], outside of b"),
-        ({"y": {0: 2 * batch}}, r"size 5 at args\[1\].shape\[0\], which 2\*batch cannot be"),
+        ({"x": (batch,)}, r"for x is \(batch,\)"),
+        ({"x": {0: 7}}, r"says 7 for x.shape\[0\], but the example has 3"),
+        ({"y": {0: Dim("b", max=4)}}, r"has size 5 at y.shape\[0\], outside of b"),
+        ({"y": {0: 2 * batch}}, r"size 5 at y.shape\[0\], which 2\*batch cannot be"),
     ],
 )
 def test_specs_that_do_not_fit(spec, message):
@@ -190,7 +190,7 @@ def test_specs_that_do_not_fit(spec, message):
 
 
 def test_one_dim_with_two_sizes():
-    with pytest.raises(InputValueError, match=r"batch is 3 at args\[0\].shape\[0\] and 5 at args\[1\].shape\[0\]"):
+    with pytest.raises(InputValueError, match=r"batch is 3 at x.shape\[0\] and 5 at y.shape\[0\]"):
         capture(function, (x, y), dynamic_shapes={"x": {0: batch}, "y": {0: batch}})
 
 
@@ -211,12 +211,12 @@ def test_a_spec_of_the_wrong_type():
 
 
 def test_a_container_of_another_structure():
-    with pytest.raises(InputValueError, match=r"dynamic_shapes for args\[0\] does not have the structure"):
+    with pytest.raises(InputValueError, match=r"dynamic_shapes for pair does not have the structure"):
         capture(lambda pair: total(pair), ([x, y],), dynamic_shapes=([{0: batch}],))
 
 
 def test_sizes_of_plain_values():
-    with pytest.raises(InputValueError, match=r"describes args\[0\]\[1\], which is 3.5 and neither"):
+    with pytest.raises(InputValueError, match=r"describes pair\[1\], which is 3.5 and neither"):
         capture(lambda pair: pair[0] * pair[1], ((x, 3.5),), dynamic_shapes=((None, {0: batch}),))
 
 

@@ -4,7 +4,7 @@ Symbolic sizes as text that does not depend on how torch happened to name the sy
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -50,6 +50,13 @@ class SizeCheck:
             for place, shape in expected.items()
         }
         return cls(shapes, list(names.values()), [guard.condition.xreplace(plain) for guard in sizes.guards])
+
+    def words(self, names: Sequence[str]) -> Iterator[str]:
+        """What is assumed of sizes that may change, for values of these names: where each is read, and conditions."""
+        for (place, dimension), root in _places(self._expected):
+            if isinstance(root, str) and place < len(names):
+                yield f"{names[place]}.shape[{dimension}] is {root}"
+        yield from map(str, self._conditions)
 
     def to_data(self) -> dict[str, Any]:
         """The same as plain data. Raises Indescribable."""

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from precast.autograd.boundary.subclasses import Layout, PlainFunction, layout_of, plain_count, take_apart
+from precast.events import stage
 from precast.graph.boundary import BoundaryFacts
 from precast.graph.nodes import placeholders_of
 from precast.trace.boundary_outputs import returning_boundary
@@ -40,6 +41,7 @@ class TracedGraph:
     late_updates: tuple[int, ...] = ()
 
 
+@stage
 def trace_joint(
     function: FlatFunction,
     inputs: Sequence[Any],
@@ -86,6 +88,7 @@ def _take_current(module: fx.GraphModule, count: int) -> None:
     module.recompile()
 
 
+@stage
 def trace_inference(
     function: FlatFunction,
     inputs: Sequence[Any],

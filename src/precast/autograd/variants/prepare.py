@@ -101,6 +101,7 @@ def _over_tensors(
     finds what it read of Python's state as it was.
     """
     template, tree, gradients = list(prepared.fake_inputs), prepared.call.tree, prepared.gradients
+    decisions = prepared.decisions
     places = [i for i, value in enumerate(template) if isinstance(value, torch.Tensor)]
 
     def run(*tensors: Any) -> list[Any]:
@@ -116,6 +117,7 @@ def _over_tensors(
                 returns_writes=True,
                 numbers=numbers,
                 gradients=gradients,
+                decisions=decisions,
             )
             results = flat(*inputs)
         assert flat.out_tree is not None, "the function has run"

@@ -13,6 +13,7 @@ from precast.autograd.guards.call_key import dynamic_key, static_key, what_chang
 from precast.autograd.guards.state import StateGuards
 from precast.autograd.variants.compiled import CompiledVariant
 from precast.graph.opened_objects import PLAIN_TYPES
+from precast.trace.capture.module_state import module_state, root_modules
 from precast.trace.state.places import Place
 
 FIRST = "the first call"
@@ -26,7 +27,8 @@ InputNames = Callable[[], Sequence[str]]
 class Variant:
     """One compiled variant: the graphs' name, when and why it was compiled, and what it assumes, in words.
 
-    ``inputs`` are the tensors and values it was compiled for; ``guards`` what of Python's state it relies on.
+    ``inputs`` are the tensors and values it was compiled for; ``guards`` what of Python's state it relies on, ``sizes``
+    what it assumes of sizes that may change. ``tensors`` are the user's names for the inputs of its graphs, in order.
     """
 
     name: str
@@ -35,6 +37,8 @@ class Variant:
     reason: str
     inputs: tuple[str, ...]
     guards: tuple[str, ...] = field(repr=False)
+    sizes: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         return f"{self.name}, compiled at {self.compiled_at:%H:%M:%S} in {self.seconds:.2f} s: {self.reason}"
@@ -58,7 +62,19 @@ class Record:
         guards = () if self.variant.guards is None else tuple(self.variant.guards.words())
         call = flatten_call(function, *self.arguments)
         inputs = tuple(f"{name}: {words}" for name, words in zip(call.names, call.leaves, strict=True))
-        return Variant(self.name, self.compiled_at, self.seconds, self.reason, inputs, guards)
+        state = [item.target for item in module_state(root_modules(function))]
+        values = [*state, *call.names]
+        sizes = () if self.variant.sizes is None else tuple(self.variant.sizes.words(values))
+        tensors = self._tensor_names(values, len(state))
+        return Variant(self.name, self.compiled_at, self.seconds, self.reason, inputs, guards, sizes, tensors)
+
+    def _tensor_names(self, values: Sequence[str], state_count: int) -> tuple[str, ...]:
+        variant = self.variant
+        if variant.overlap.plans or max(variant.places, default=-1) >= len(values):
+            return ()
+        names = [values[place] for place in variant.places]
+        names[state_count:state_count] = [place.path for place in variant.captured.places]
+        return tuple(names)
 
 
 def in_words(arguments: Any) -> Any:

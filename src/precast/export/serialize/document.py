@@ -29,6 +29,7 @@ from precast.export.serialize.trees import tree_from_json, tree_to_json
 from precast.export.signature import Dialect
 from precast.export.sizes import values_of
 from precast.graph.boundary import BoundaryFacts, InputFacts, OutputFacts
+from precast.graph.module_arguments import with_module_arguments
 from precast.graph.opened_objects import opened
 from precast.graph.program import Program
 from precast.graph.signature import Signature
@@ -99,7 +100,11 @@ def _hints(program: Program) -> dict[str, int]:
 
 
 def _example_leaves(origin: Origin) -> list[Any] | None:
-    return None if origin.example_inputs is None else pytree.tree_leaves(opened(origin.example_inputs))
+    return (
+        None
+        if origin.example_inputs is None
+        else pytree.tree_leaves(opened(with_module_arguments(origin.example_inputs)))
+    )
 
 
 def _examples_to_json(origin: Origin, leaves: list[Any] | None) -> Json:
@@ -107,7 +112,7 @@ def _examples_to_json(origin: Origin, leaves: list[Any] | None) -> Json:
         return None
     numbers = {id(leaf): str(i) for i, leaf in reversed(list(enumerate(leaves))) if isinstance(leaf, torch.Tensor)}
     return {
-        "tree": tree_to_json(pytree.tree_structure(opened(origin.example_inputs))),
+        "tree": tree_to_json(pytree.tree_structure(opened(with_module_arguments(origin.example_inputs)))),
         "leaves": [numbers[id(leaf)] if isinstance(leaf, torch.Tensor) else constant_to_json(leaf) for leaf in leaves],
     }
 

@@ -19,6 +19,9 @@ from precast.errors import ExportError
 from precast.export.serialize.constants import constant_from_json
 from precast.graph.tensor_spec import dtype_name
 
+NO_STORAGE = ""
+"""Where tensors on the meta device have their values."""
+
 
 @dataclass(frozen=True)
 class StoredTensors:
@@ -31,12 +34,15 @@ class StoredTensors:
 def store_tensors(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> StoredTensors:
     """Sort tensors by the storage they live in. ``groups`` are members; names are ``member/name`` in the table."""
     placed: dict[int, list[tuple[str, str, torch.Tensor]]] = {}
+    table: dict[str, Json] = {}
     for member, tensors in groups.items():
         for name, tensor in tensors.items():
             _check(name, tensor)
+            if tensor.device.type == "meta":
+                table[f"{member}/{name}"] = _record(tensor, tensor, NO_STORAGE, 0)
+                continue
             placed.setdefault(_storage_id(tensor), []).append((member, name, tensor))
     members: dict[str, dict[str, Weight]] = {member: {} for member in groups}
-    table: dict[str, Json] = {}
     for sharing in placed.values():
         member, first, tensor = sharing[0]
         alone = len({id(each) for _, _, each in sharing}) == 1 and _covers_storage(tensor)
@@ -57,11 +63,11 @@ def _check(name: str, tensor: torch.Tensor) -> None:
             why="a program's file holds plain strided tensors",
             fix="Convert it to a plain dense tensor before exporting.",
         )
-    if tensor.is_quantized or tensor.device.type == "meta":
+    if tensor.is_quantized:
         raise ExportError(
-            f"{name} is {'quantized' if tensor.is_quantized else 'on the meta device'}.",
+            f"{name} is quantized.",
             why="a program's file holds the values of plain tensors",
-            fix="Dequantize it, or give it data, before saving.",
+            fix="Dequantize it before saving.",
         )
 
 
@@ -129,8 +135,11 @@ def load_tensors(
     loaded: dict[str, dict[str, torch.Tensor]] = {member: {} for member in members}
     for path, record in table.items():
         member, _, name = path.partition("/")
-        weight = _find(members, record["storage"])
         dtype = constant_from_json({"dtype": record["dtype"]})
+        if record["storage"] == NO_STORAGE and member in loaded:
+            loaded[member][name] = _described(path, record, dtype)
+            continue
+        weight = _find(members, record["storage"])
         _check_layout(path, record, dtype, weight.carrier.nbytes)
         if record["storage"] not in storages:
             storages[record["storage"]] = _as_storage(weight)
@@ -142,6 +151,17 @@ def load_tensors(
             raise damaged(f"the tensor {path!r} belongs to no part of the file", f"parts are {sorted(members)}")
         loaded[member][name] = made[key]
     return loaded
+
+
+def _described(path: str, record: Mapping[str, Any], dtype: Any) -> torch.Tensor:
+    """A tensor on the meta device, which has no values."""
+    try:
+        tensor = torch.empty_strided(record["shape"], record["strides"], dtype=dtype, device="meta")
+        if record["parameter"]:
+            return torch.nn.Parameter(tensor, requires_grad=record["requires_grad"])
+        return tensor.requires_grad_(record["requires_grad"])
+    except (RuntimeError, TypeError) as problem:
+        raise damaged(f"the tensor {path!r} is not as it should be", str(problem)) from problem
 
 
 def _find(members: Mapping[str, Mapping[str, Weight]], path: str) -> Weight:

@@ -90,7 +90,7 @@ def _as_constant(context: Any) -> Any:
     if isinstance(context, Held):
         return {"__held__": {name: _as_constant(value) for name, value in context.attributes.items()}}
     if isinstance(context, (list, tuple)):
-        return type(context)(_as_constant(item) for item in context)
+        return (tuple if isinstance(context, tuple) else list)(_as_constant(item) for item in context)
     return context
 
 

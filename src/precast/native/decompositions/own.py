@@ -81,6 +81,7 @@ def _lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 
 _aten = torch.ops.aten
 _MEAN = 1
+_COARSE_SIXTH = torch.tensor(1 / 6, dtype=torch.float32).item()
 _torch_linspace = decomposition_table[_aten.linspace.default]
 
 
@@ -96,6 +97,14 @@ def addbmm(source: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, a
 def frac(source: Tensor) -> Tensor:
     # Torch 2.11 takes it apart otherwise, and a zero gets another sign.
     return source - source.trunc()
+
+
+def hardsigmoid_backward(gradient: Tensor, source: Tensor) -> Tensor:
+    if source.dtype is not torch.float64:
+        slope: Tensor = decomposition_table[_aten.hardsigmoid_backward.default](gradient, source)
+        return slope
+    # In eager, a sixth has the precision of float32 whatever it is multiplied by.
+    return torch.where((source > -3) & (source < 3), gradient * _COARSE_SIXTH, 0.0)
 
 
 def trilinear(
@@ -257,6 +266,9 @@ OWN_DECOMPOSITIONS: DecompositionTable = {
     _aten.batch_norm_backward.default: batch_norm_backward,
     _aten.frac.default: frac,
     _aten.grid_sampler_2d_backward.default: grid_sampler_2d_backward,
+    _aten._is_all_true.default: torch.all,
+    _aten._is_any_true.default: torch.any,
+    _aten.hardsigmoid_backward.default: hardsigmoid_backward,
     _aten.histc.default: histc,
     _aten.linspace.default: linspace,
     _aten.linspace.Scalar_Tensor: linspace,

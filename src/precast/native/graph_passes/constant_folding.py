@@ -45,6 +45,10 @@ MOST_GROWTH = 4
 """A folded constant is at most this many times as large as what it is computed from."""
 
 
+_SHORT_BYTES = 4096
+"""What is smaller may grow."""
+
+
 def fold_constants(module: fx.GraphModule) -> None:
     """Replace, in place, values that depend on ``get_attr`` nodes alone by ``get_attr`` nodes."""
     known: dict[fx.Node, Any] = {}
@@ -58,7 +62,9 @@ def fold_constants(module: fx.GraphModule) -> None:
         elif _may_be_folded(node, known):
             value = _computed(node, known)
             size = sum(sizes[each] for each in node.all_input_nodes)
-            if all(each.numel() <= MOST_GROWTH * max(size, 1024) for each in _tensors(value)):
+            if _stays_short(node, known, value) and all(
+                each.numel() <= MOST_GROWTH * max(size, 1024) for each in _tensors(value)
+            ):
                 known[node], sizes[node] = value, size
                 sources[node] = frozenset().union(*(sources[each] for each in node.all_input_nodes))
     for node in _read_by_others(known):
@@ -69,10 +75,19 @@ def fold_constants(module: fx.GraphModule) -> None:
     module.graph.eliminate_dead_code()
 
 
+def _stays_short(node: fx.Node, known: dict[fx.Node, Any], value: object) -> bool:
+    """Whether numbers of 8 bits are not made larger: weights are stored in few bits so that little is read."""
+    sources = [tensor for each in node.all_input_nodes for tensor in _tensors(known[each])]
+    if not any(each.element_size() == 1 and each.dtype != torch.bool for each in sources):
+        return True
+    size = max(sum(each.nbytes for each in sources), _SHORT_BYTES)
+    return all(each.nbytes <= size for each in _tensors(value))
+
+
 _aten = torch.ops.aten
 _FREE_VIEWS = frozenset({
     _aten.t.default, _aten.transpose.int, _aten.permute.default, _aten.unsqueeze.default, _aten.expand.default,
-    _aten.select.int, _aten.slice.Tensor, _aten.detach.default, _aten.alias.default,
+    _aten.select.int, _aten.slice.Tensor, _aten.detach.default, _aten.alias.default, _aten.view.default,
 })  # fmt: skip
 """Operators whose result is their argument's memory, read by other subscripts."""
 

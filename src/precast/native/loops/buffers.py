@@ -36,7 +36,10 @@ class Buffer:
     @property
     def byte_size(self) -> Index:
         """Memory from the first to the last element; for dense layouts, all of it."""
-        return product(self.shape) * DTYPES[self.dtype].item_size
+        count, pairs = product(self.shape), zip(self.shape, self.strides, strict=True)
+        span = sum(((size - 1) * stride for size, stride in pairs), constant(1))
+        has_gaps = count.constant and span.constant is not None and span.constant > count.constant
+        return (span if has_gaps else count) * DTYPES[self.dtype].item_size
 
     @property
     def is_contiguous(self) -> bool:

@@ -121,6 +121,19 @@ def interpret(program: LoopProgram, inputs: Sequence[torch.Tensor], fallback: Fa
     return tuple(run.window(buffer) for buffer in program.outputs)
 
 
+def interpret_kernel(
+    kernel: Kernel | KernelGroup,
+    sizes: Mapping[str, int],
+    addresses: Mapping[Buffer, int],
+    memory: Callable[[str, int, int], torch.Tensor],
+) -> None:
+    """Run one kernel over memory that is at `addresses`; `memory` shows so many elements of a type at one."""
+    run = _Run(sizes, None)
+    for buffer, address in addresses.items():
+        run.memory[buffer] = memory(buffer.dtype, run.length(buffer), address)
+    run.step(kernel)
+
+
 def sizes_of(program: LoopProgram, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
     """The program's sizes in a call with these inputs."""
     return {source.symbol: _size(source, inputs[source.position]) for source in program.sizes}
@@ -170,10 +183,13 @@ class _Run:
 
         return torch.as_tensor(evaluate(value, resolve))
 
-    def allocate(self, buffer: Buffer) -> torch.Tensor:
+    def length(self, buffer: Buffer) -> int:
+        """How many elements there are from the first to the last."""
         extents = zip(buffer.shape, buffer.strides, strict=True)
-        length = 1 + sum(max(self.number(size) - 1, 0) * self.number(stride) for size, stride in extents)
-        return torch.zeros(length, dtype=TORCH_DTYPES[buffer.dtype])
+        return 1 + sum(max(self.number(size) - 1, 0) * self.number(stride) for size, stride in extents)
+
+    def allocate(self, buffer: Buffer) -> torch.Tensor:
+        return torch.zeros(self.length(buffer), dtype=TORCH_DTYPES[buffer.dtype])
 
     def storage(self, buffer: Buffer) -> torch.Tensor:
         if buffer not in self.memory:

@@ -58,7 +58,7 @@ def _unpadded(rank: int, numbers: Sequence[int]) -> tuple[object, ...]:
 
 
 def _convolution(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
-    source, weights = inputs
+    source, weights = (each.long() if each.dtype == torch.int8 else each for each in inputs)
     padded = _padded(source, weights.shape, shapes[0], numbers)
     return (torch.ops.aten.convolution(padded, weights, None, *_unpadded(source.ndim, numbers)),)
 
@@ -105,6 +105,8 @@ def _float_of(bits: int) -> float:
 
 def _attention(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
     query, key, value, *mask = inputs
+    # Heads may share keys and values.
+    key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
     scores = _scores(query, key, mask, numbers)
     sums = scores.logsumexp(-1)
     sees_nothing = sums == -torch.inf
@@ -179,6 +181,22 @@ def _with_room(found: Tensors, shapes: Shapes) -> tuple[torch.Tensor, ...]:
     )
 
 
+def _quantized_product(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    bits, fixed_zero, has_scales, has_zeros = numbers
+    left, codes, *facts = inputs
+    if bits == 4:
+        codes = torch.stack((codes & 15, codes >> 4), -1).flatten(1)
+    weights = codes.float() - fixed_zero
+
+    def spread(fact: torch.Tensor) -> torch.Tensor:
+        return fact.float().repeat_interleave(codes.shape[1] // fact.shape[1], 1)
+
+    weights = weights - spread(facts[-1]) if has_zeros else weights
+    weights = weights * spread(facts[0]) if has_scales else weights
+    product = left.float() @ weights[:, : left.shape[1]].T
+    return (product if left.dtype == torch.int8 else product.to(left.dtype),)
+
+
 _FINISHES: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
     "mul": torch.mul,
@@ -202,6 +220,7 @@ _ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
     "grouped_product": _grouped_product,
     "matmul": _matmul,
     "nonzero": _nonzero,
+    "quantized_product": _quantized_product,
     "scan": _scan,
     "search": _search,
     "sort": _sort,

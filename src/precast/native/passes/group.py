@@ -75,7 +75,7 @@ class _Order:
         self._number, self._end = 0, len(program.steps)
         self._readers: dict[Buffer, set[_Place]] = {}
         self._writers: dict[Buffer, set[_Place]] = {}
-        self._large = {buffer for buffer in program.temporaries if not _is_small(buffer)}
+        self._large = {buffer for buffer in program.temporaries if not is_small(buffer)}
         self._inputs, self._fallible = set(program.inputs), set[_Place]()
         self._last = {buffer: number for number, step in enumerate(program.steps) for buffer in read_by(step)}
 
@@ -134,7 +134,8 @@ class _Order:
                 yield from self.places[number].steps
 
 
-def _is_small(buffer: Buffer) -> bool:
+def is_small(buffer: Buffer) -> bool:
+    """Whether it does not matter how long a temporary lives."""
     size = buffer.byte_size.constant
     return size is not None and size <= SMALL
 

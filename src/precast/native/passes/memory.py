@@ -24,8 +24,9 @@ dynamic size follow; one takes over the place of a dead one if both are the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from precast.events import stage
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index, Variable, atoms, constant, floor_divide
 from precast.native.loops.program import (
@@ -186,9 +187,13 @@ def _resolved(taken: dict[Buffer, Buffer]) -> dict[Buffer, Buffer]:
 ALIGNMENT = 64
 
 
-def plan(program: LoopProgram, bounds: Bounds = NO_BOUNDS) -> Plan:
-    """Place the temporaries of `program`; sizes that depend on data are taken to be as large as their bounds."""
-    lives = lifetimes(program)
+@stage
+def plan(program: LoopProgram, bounds: Bounds = NO_BOUNDS, *, apart: Collection[Buffer] = ()) -> Plan:
+    """Place the temporaries of `program`, but for those `apart`, which are elsewhere.
+
+    Sizes that depend on data are taken to be as large as their bounds.
+    """
+    lives = {buffer: life for buffer, life in lifetimes(program).items() if buffer not in apart}
     room = {buffer: upper_bound(buffer.byte_size, bounds) for buffer in lives}
     fixed = {buffer: known for buffer in lives if (known := room[buffer].constant) is not None}
     offsets, fixed_size = _place_fixed(fixed, lives)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,6 +15,9 @@ from precast.native.loops.buffers import Buffer, contiguous_strides, whole
 from precast.native.loops.index import Index, Variable, as_index, atom, constant
 from precast.native.loops.program import Accumulate, FallbackStep, Kernel, LibraryCall, Loop, Statement, Step, Store
 from precast.native.loops.scalars import Accumulated, Accumulator, Constant, IndexValue, Load, Scalar, cast
+
+if TYPE_CHECKING:
+    from precast.native.targets import Target
 
 Indices = tuple[Index, ...]
 Operand = Buffer | Index | float
@@ -37,8 +41,8 @@ def math_dtype(dtype: str) -> str:
 class Builder:
     """Collects the steps of one program, node by node."""
 
-    def __init__(self, routines: Collection[str] | None = None, names: set[str] | None = None) -> None:
-        self.routines = routines
+    def __init__(self, target: Target | None = None, names: set[str] | None = None) -> None:
+        self.target = target
         self.steps: list[Step] = []
         self.names: set[str] = set() if names is None else names
         self.made: set[Buffer] = set()
@@ -56,7 +60,11 @@ class Builder:
 
     def has_routine(self, name: str) -> bool:
         """Whether what the program is for has a library routine."""
-        return self.routines is None or name in self.routines
+        return self.target is None or name in self.target.routines
+
+    def takes(self, operator: str, steps: Sequence[Step]) -> bool:
+        """Whether what the program is for can run these steps, which a rule made of an operator."""
+        return self.target is None or self.target.takes(operator, steps)
 
     @contextmanager
     def part(self, suffix: str) -> Iterator[None]:
@@ -193,7 +201,7 @@ class Builder:
     def multiply(
         self, routine: str, inputs: Sequence[Buffer], numbers: Sequence[Index | int] = (), result: Result | None = None
     ) -> Buffer:
-        """Call a routine that adds up products; in single precision for float16, which few processors multiply."""
+        """Call a routine that adds up products; in single precision for float16, unless the target multiplies that."""
         result = result or self.result
         types = {each.dtype for each in inputs}
         # Of nothing, eager multiplies whatever it is given.
@@ -201,7 +209,8 @@ class Builder:
         assert len(types) == 1 or is_nothing, (
             f"{self.origin}: {routine} multiplies {sorted(types)}: tracing must refuse that"
         )
-        if result.dtype != "f16" or is_nothing:
+        multiplies_half = self.target is not None and self.target.multiplies_half
+        if result.dtype != "f16" or is_nothing or multiplies_half:
             (product,) = self.call(routine, inputs, numbers, [result])
             return product
         with self.part("wide"):

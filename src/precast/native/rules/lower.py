@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
@@ -26,6 +27,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from precast.artifact.dtypes import DTYPES
 from precast.errors import LoweringError
+from precast.events import stage
 from precast.graph.nodes import (
     has_value,
     placeholders_of,
@@ -58,6 +60,9 @@ from precast.native.rules.registry import DECLINED, Found, drawing_rule_for, rul
 from precast.native.rules.sizes import known_bound, symbols_in, to_index, to_indices, to_strides
 from precast.ops.cost import size_hint
 
+if TYPE_CHECKING:
+    from precast.native.targets import Target
+
 MAX_RANK = 16
 """As many as ``PRECAST_MAX_RANK`` of the C interface."""
 Lowered = object
@@ -68,18 +73,19 @@ _BY_MEMORY = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatt
 """Operators that find elements by their place in the memory behind a tensor."""
 
 
+@stage
 def lower_graph(
     graph_module: fx.GraphModule,
     *,
     name: str = "main",
     fallbacks: bool = True,
-    routines: Collection[str] | None = None,
+    target: Target | None = None,
 ) -> LoopProgram:
     """Lower a functional ATen graph; without `fallbacks`, an operator that has no rule is an error that names it.
 
-    `routines` are those that may be called, all if not given: an operator that needs another falls back.
+    An operator falls back, too, whose rule makes steps that the `target` cannot run; if none is given, all can be.
     """
-    builder, meanings = Builder(routines), dict[fx.Node, Lowered]()
+    builder, meanings = Builder(target), dict[fx.Node, Lowered]()
     inputs: list[Buffer] = []
     for node in placeholders_of(graph_module.graph):
         meanings[node] = _placeholder(node, builder, inputs)
@@ -135,7 +141,7 @@ def _lower_rest(
     targets: Mapping[int, Buffer],
 ) -> Results:
     """All that follows a node whose size depends on data, as a part that knows this size."""
-    inner, origin, at = Builder(builder.routines, builder.names), builder.origin, builder.at
+    inner, origin, at = Builder(builder.target, builder.names), builder.origin, builder.at
     inner.results, inner.node_name, inner.origin, inner.at = (
         builder.results, builder.node_name, builder.origin, builder.at,
     )  # fmt: skip
@@ -154,7 +160,7 @@ def lower_part(
     module: fx.GraphModule, arguments: Sequence[object], targets: Sequence[Buffer], builder: Builder
 ) -> Part:
     """A subgraph as a part: its tensors are laid out as `arguments` are, its results as `targets`."""
-    inner, meanings = Builder(builder.routines), dict[fx.Node, Lowered]()
+    inner, meanings = Builder(builder.target), dict[fx.Node, Lowered]()
     inputs: list[Buffer] = []
     for node, argument in zip(placeholders_of(module.graph), arguments, strict=True):
         meanings[node] = argument
@@ -261,7 +267,9 @@ def _call(node: fx.Node, builder: Builder, meanings: dict[fx.Node, Lowered]) -> 
     if rule is not None:
         before = len(builder.steps)
         lowered = rule(builder, *map(replace, arguments), **{key: replace(each) for key, each in node.kwargs.items()})
-        if not all(map(builder.has_routine, _routines_of(builder.steps[before:]))):
+        made = builder.steps[before:]
+        is_known = all(map(builder.has_routine, _routines_of(made)))
+        if not is_known or not builder.takes(builder.origin.rpartition(": ")[2], made):
             del builder.steps[before:]
             lowered = DECLINED
     if lowered is not DECLINED:

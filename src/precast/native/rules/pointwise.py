@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index
-from precast.native.loops.scalars import BINARY, PREDICATES, Scalar, apply, as_scalar, cast
+from precast.native.loops.scalars import BINARY, PREDICATES, Constant, Scalar, apply, as_scalar, cast
 from precast.native.rules.builder import Builder, Operand, element, is_floating, promoted_dtype
 from precast.native.rules.conditions import refuse_any, refuse_zero
 from precast.native.rules.registry import Rule, lowering
@@ -174,10 +174,11 @@ def clamp_max(builder: Builder, source: Buffer, max: Operand) -> Buffer:
     aten.copy.default,
     aten.lift_fresh_copy.default,
 )
-def copy(builder: Builder, *sources: Buffer, **_: object) -> Buffer:
-    # `copy` takes (target, source, non_blocking); the others take the source alone.
-    source = [each for each in sources if isinstance(each, Buffer)][-1]
-    return builder.define(lambda at: cast(element(source, at, source.dtype), builder.result.dtype, is_asked=True))
+def copy(builder: Builder, *sources: Operand, **_: object) -> Buffer:
+    # `copy` takes (target, source, non_blocking); the others take the source alone, which `vmap` may have as a number.
+    source = next((each for each in reversed(sources) if isinstance(each, Buffer)), sources[0])
+    dtype = source.dtype if isinstance(source, Buffer) else builder.result.dtype
+    return builder.define(lambda at: cast(element(source, at, dtype), builder.result.dtype, is_asked=True))
 
 
 @lowering(
@@ -212,6 +213,12 @@ def arange_to(builder: Builder, end: float | Index, **_: object) -> Buffer:
 def arange(builder: Builder, start: float | Index, end: float | Index, step: float | Index = 1, **_: object) -> Buffer:
     dtype = "f64" if is_floating(builder.result.dtype) else "i64"
     return builder.define(lambda at: element(start, at, dtype) + element(at[0], at, dtype) * element(step, at, dtype))
+
+
+@lowering(aten._assert_async.msg)
+def assert_async(builder: Builder, condition: Buffer, message: str) -> tuple[Buffer, ...]:
+    refuse_any(builder, condition, lambda each: apply("eq", each, Constant(0, each.dtype)), message)
+    return ()
 
 
 @lowering(checked)

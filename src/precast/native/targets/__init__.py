@@ -21,6 +21,7 @@ from precast.errors import InputValueError
 if TYPE_CHECKING:
     import torch
 
+    from precast.native.call import CompiledGraph
     from precast.native.describe import Entry, Storage
     from precast.native.loops.passes import LoopPass
     from precast.native.loops.program import LoopProgram, Step
@@ -66,6 +67,8 @@ class Target(ABC):
     """Torch's name for the devices whose tensors it computes with: ``torch.device.type``."""
     routines: Collection[str]
     """The library routines it has: an operator whose rule calls another is an eager fallback."""
+    multiplies_half: bool = False
+    """Whether its products take float16; otherwise they are given float32 then."""
     likes_channels_last: bool = False
     """Whether its convolutions are faster on images laid out channels last: then those saved for a backward do, too."""
     keeps_code: bool = False
@@ -80,6 +83,10 @@ class Target(ABC):
     def reusing_passes(self) -> Collection[LoopPass]:
         """Those of the passes that give a buffer's memory to another."""
         return ()
+
+    def takes(self, operator: str, steps: Sequence[Step]) -> bool:
+        """Whether it can run what a rule made of an operator, by its name; if not, that is an eager fallback."""
+        return True
 
     def tune(self, entries: Sequence[Entry], options: Options) -> Sequence[Entry]:
         """The entries with what was found by measuring to be the fastest of several ways; asked with ``measure``."""
@@ -109,6 +116,14 @@ class Target(ABC):
         self, code: Code, programs: Sequence[LoopProgram], weights: Mapping[str, torch.Tensor] | None = None
     ) -> Sequence[OpenEntry]:
         """Load code over constants by their names. Of a program that was stored, only its fallback steps are known."""
+
+    def listing(self, entries: Sequence[Entry]) -> Mapping[Step, str]:
+        """The code that is generated for each step, for people to read; of some steps, or all."""
+        return {}
+
+    def repeated(self, graph: CompiledGraph) -> Callable[[list[Any]], list[Any]] | None:
+        """A faster way to call a compiled graph again and again; None if there is none."""
+        return None
 
     def way_of(self, step: Step) -> str | None:
         """In a word, which of several ways of computing a step was chosen by `tune`; None if there was no choice."""
@@ -152,8 +167,9 @@ class Target(ABC):
 def targets() -> tuple[Target, ...]:
     """All targets there are; the first is for graphs without tensors too. Loaded when first asked for."""
     from precast.native.targets.cpu.target import CpuTarget
+    from precast.native.targets.cuda.target import CudaTarget
 
-    return (CpuTarget(),)
+    return CpuTarget(), CudaTarget()
 
 
 def target_named(name: str) -> Target:
@@ -162,6 +178,6 @@ def target_named(name: str) -> Target:
 
 
 def target_for(devices: Iterable[str]) -> Target:
-    """The target of the first of these devices that there is one for; what is on others is left to torch."""
-    found = {target.device: target for target in targets()}
-    return next((found[device] for device in devices if device in found), targets()[0])
+    """The target of these devices; of several, an accelerator's. What is on others is left to torch."""
+    there = set(devices)
+    return next((target for target in reversed(targets()) if target.device in there), targets()[0])

@@ -43,7 +43,7 @@ def flatten_call(function: Callable[..., Any], args: Any, kwargs: Any, *, checks
     path: Any
     for path, leaf in with_paths:
         names.append(_leaf_name(path, first))
-        paths.append(f"{'args' if path[0].idx == 0 else 'kwargs'}{pytree.keystr(path[1:])}")
+        paths.append(f"{first[path[1].idx] if path[0].idx == 0 else path[1].key}{pytree.keystr(path[2:])}")
         if checks_leaves:
             _check_leaf(leaf, paths[-1])
     return FlatCall(tuple(leaf for _, leaf in with_paths), tree, tuple(names), tuple(paths))
@@ -66,8 +66,8 @@ def as_identifier(text: str) -> str:
 
 def _check_callable(function: Any) -> None:
     if isinstance(function, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
-        raise InputTypeError(
-            "A TorchScript module or function cannot be captured.",
+        raise InputValueError(
+            "Exporting a ScriptModule is not supported: TorchScript modules and functions cannot be captured.",
             why="TorchScript is compiled already: its Python code is gone",
             fix="Pass the nn.Module or function that it was made from.",
         )

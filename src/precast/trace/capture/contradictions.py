@@ -6,7 +6,6 @@ After:  one ``SymbolicShapeError`` that lists each contradiction with the user's
 ``dynamic_shapes`` as source text, with corrections: something to paste over what did not hold.
 """
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,15 +22,15 @@ from precast.trace.capture.dynamic_shapes import LeafDims, NumberDim, TensorDims
 
 @dataclass(frozen=True)
 class Correction:
-    """What to write for a size: another range for its Dim, or an expression in its place (over ``free``, a new Dim)."""
+    """What to write for the name of a size: a Dim of another range, or an expression, over a new Dim (``root``)."""
 
-    size_range: SizeRange | None = None
-    expression: str | None = None
-    free: str | None = None
+    range: SizeRange | None = None
+    expression: sympy.Expr | None = None
+    root: Dim | None = None
 
 
 def suggest(leaves: Sequence[LeafDims], arguments: Mapping[str, object], corrections: Mapping[str, Correction]) -> str:
-    """The definitions of all Dims that are still needed, and ``dynamic_shapes`` by argument name."""
+    """The definitions of all names that are needed, and ``dynamic_shapes`` by argument name."""
     remaining = iter(leaves)
     shapes = {name: _render(value, remaining, corrections) for name, value in arguments.items()}
     entries = ", ".join(f"{name!r}: {text}" for name, text in shapes.items())
@@ -39,24 +38,30 @@ def suggest(leaves: Sequence[LeafDims], arguments: Mapping[str, object], correct
 
 
 def _definitions(leaves: Sequence[LeafDims], corrections: Mapping[str, Correction]) -> Iterator[str]:
+    """Free Dims first; what is computed from them after them."""
     roots = {
-        root.name: root.range
+        root.name: root
         for leaf in leaves
         for _, spec, _ in (leaf.described() if leaf is not None else ())
         if (root := root_of(spec)) is not None
     }
-    for name, size_range in roots.items():
-        correction = corrections.get(name, Correction())
+    corrected = {name: corrections.get(name, Correction()) for name in roots}
+    for name, correction in corrected.items():
         if correction.expression is None:
-            yield _definition(name, correction.size_range or size_range)
-        elif correction.free is not None:
-            yield _definition(correction.free, SizeRange())
+            yield _definition(name, correction.range or roots[name].range)
+        elif correction.root is not None:
+            yield _definition(correction.root.name, correction.root.range)
+    # A size may follow from one that follows from a new Dim.
+    given = {sympy.Symbol(n): c.expression for n, c in corrected.items() if c.root is not None}
+    for name, correction in corrected.items():
+        if correction.expression is not None:
+            yield f"{name} = {sympy.expand(correction.expression.xreplace(given))}"
 
 
 def _definition(name: str, size_range: SizeRange) -> str:
     lower = f", min={size_range.lower}" if size_range.lower else ""
     upper = f", max={size_range.upper}" if size_range.upper is not None else ""
-    return f'{name} = Dim("{name}"{lower}{upper})'
+    return f"{name} = Dim({name!r}{lower}{upper})"
 
 
 def _render(value: object, leaves: Iterator[LeafDims], corrections: Mapping[str, Correction]) -> str:
@@ -72,30 +77,25 @@ def _render(value: object, leaves: Iterator[LeafDims], corrections: Mapping[str,
 
 
 def _render_leaf(leaf: LeafDims, corrections: Mapping[str, Correction]) -> str:
-    texts = [_render_dim(*each, corrections) for each in leaf.described()] if leaf is not None else []
+    texts = [_render_dim(path, spec, corrections) for path, spec, _ in leaf.described()] if leaf is not None else []
     if isinstance(leaf, NumberDim):
         return texts[0] or "None"
     dims = ", ".join(f"{number}: {text}" for number, text in enumerate(texts) if text is not None)
     return f"{{{dims}}}" if dims else "None"
 
 
-def _render_dim(path: str, spec: DimSpec, size: int, corrections: Mapping[str, Correction]) -> str | None:
+def _render_dim(path: str, spec: DimSpec, corrections: Mapping[str, Correction]) -> str | None:
     """The text for one size; nothing for one that stays as the example has it."""
     if spec is None or (isinstance(spec, DimHint) and spec.is_static):
         return None
-    if isinstance(spec, int):
-        return str(spec)
-    if isinstance(spec, DimHint):
-        return repr(spec) if (spec.name or path) not in corrections else "Dim.AUTO"
+    if isinstance(spec, DimHint) and (spec.name or path) in corrections:
+        return "Dim.AUTO"
     root = root_of(spec)
-    assert root is not None, "what is neither a number nor a hint has a root"
-    expression = corrections.get(root.name, Correction()).expression
-    if expression is None:
-        return repr(spec)
-    if expression.isdigit() or expression == "Dim.AUTO":
-        return str(size) if expression.isdigit() else expression
-    return expression if isinstance(spec, Dim) else repr(spec).replace(root.name, f"({expression})")
+    return "Dim.AUTO" if root is not None and corrections.get(root.name) == _UNKNOWN else repr(spec)
 
+
+_UNKNOWN = Correction()
+"""For a size whose values no Dim can describe."""
 
 _SCANNED_SIZES = 600
 _LARGE_SIZES = tuple(2**power + extra for power in range(10, 21) for extra in (-1, 0, 1))
@@ -121,23 +121,26 @@ def check_no_contradictions(
 ) -> None:
     """Raise if a size that the user declared cannot vary as declared.
 
-    ``Dim.AUTO`` may become anything, and ``Dim.DYNAMIC`` anything but a constant. With ``allows_narrower``, what does
-    not hold for every size of a range is left for each call to check.
+    ``Dim.AUTO`` may become anything, and ``Dim.DYNAMIC`` anything but a constant. What ties sizes together in ways that
+    no Dim can say, such as ``a < b``, is left for each call to check; with ``allows_narrower``, what does not hold for
+    every size of a range is, too.
     """
     declared = _declared_roots([leaf for leaf in leaves if leaf is not None])
     free = {root for root, size_range in declared.items() if size_range is None}
     promised = {root: size_range for root, size_range in declared.items() if size_range is not None}
     found = [*_pinned(promised, free, sizes, specialized)]
     if not allows_narrower:
-        found += [*_narrowed(promised, sizes, specialized), *_related(promised, sizes, specialized)]
+        found += _narrowed(promised, sizes, specialized)
     if not found:
         return
     corrections = {contradiction.root: contradiction.correction for contradiction in found}
     raise SymbolicShapeError(
+        f"Constraints violated ({', '.join(corrections)})! "
         f"The program contradicts dynamic_shapes: {'; '.join(one.what for one in found)}.",
         at="; ".join(dict.fromkeys(one.at for one in found if one.at)) or None,
         why="a size that was declared dynamic must be free to take every value of its range",
-        fix=f"Change the lines above, or declare what holds:\n{suggest(leaves, arguments, corrections)}",
+        fix=f"Change the lines above, or declare what holds. Suggested fixes:\n"
+        f"{suggest(leaves, arguments, corrections)}",
     )
 
 
@@ -168,11 +171,21 @@ def _pinned(
         if size_range.lower == size_range.upper == now:
             continue
         roots = {names.get(each, str(each)) for each in now.free_symbols}
-        if not roots <= promised.keys():
+        if not roots <= promised.keys() or not _is_linear(now):
             continue
-        text = str(now.xreplace({each: sympy.Symbol(name) for each, name in names.items()}))
-        what = f"{symbol.name} must be {text}" if roots else f"{symbol.name} must be the constant {text}"
-        yield Contradiction(what, _line_that_pinned(symbol, sizes), symbol.name, Correction(expression=text))
+        named = now.xreplace({each: sympy.Symbol(name) for each, name in names.items()})
+        what = f"{symbol.name} must be {named}" if roots else f"{symbol.name} must be the constant {named}"
+        yield Contradiction(what, _line_that_pinned(symbol, sizes), symbol.name, Correction(expression=named))
+
+
+def _is_linear(expression: sympy.Expr) -> bool:
+    """Whether it is a number, or a Dim can say it: a multiple of one other size, plus a number."""
+    if expression.is_number:
+        return True
+    if len(expression.free_symbols) != 1 or not expression.is_polynomial():
+        return False
+    polynomial = sympy.Poly(expression)
+    return bool(polynomial.degree() == 1 and all(c.is_Integer for c in polynomial.all_coeffs()) and polynomial.LC() > 0)
 
 
 def _line_that_pinned(symbol: SizeSymbol, sizes: SymbolicSizes) -> str | None:
@@ -192,18 +205,23 @@ def _open_guards(sizes: SymbolicSizes, specialized: Mapping[str, sympy.Expr]) ->
 def _narrowed(
     declared: Mapping[str, SizeRange], sizes: SymbolicSizes, specialized: Mapping[str, sympy.Expr]
 ) -> Iterator[Contradiction]:
-    """Sizes that may not take every value of their range, by guards on them alone."""
+    """Sizes that may not take every value of their range, by guards on them alone or by all guards."""
     guards = list(_open_guards(sizes, specialized))
     for symbol in sizes.symbols:
         if symbol.name not in declared or symbol.name in specialized:
             continue
         alone = [guard for guard in guards if guard.condition.free_symbols == {symbol.symbol}]
         candidates = _candidates(declared[symbol.name])
-        allowed = [s for s in candidates if all(holds(guard.condition, {symbol.symbol: s}) for guard in alone)]
-        if alone and len(allowed) < len(candidates):
-            broken = [g for g in alone if not all(holds(g.condition, {symbol.symbol: s}) for s in candidates)]
+        allowed = [
+            size
+            for size in candidates
+            if size in symbol.range and all(holds(guard.condition, {symbol.symbol: size}) for guard in alone)
+        ]
+        if len(allowed) < len(candidates):
+            about = [guard for guard in guards if symbol.symbol in guard.condition.free_symbols]
+            broken = [g for g in alone if not all(holds(g.condition, {symbol.symbol: s}) for s in candidates)] or about
             what, correction = _narrower(symbol.name, declared[symbol.name], candidates, allowed)
-            yield Contradiction(what, broken[0].at, symbol.name, correction)
+            yield Contradiction(what, broken[0].at if broken else None, symbol.name, correction)
 
 
 def _candidates(size_range: SizeRange) -> list[int]:
@@ -219,45 +237,27 @@ def _narrower(
     """What the allowed sizes have in common: an interval, or a factor."""
     if not allowed:
         return f"no size that {name} may have is possible", Correction()
-    factor = sympy.igcd(*allowed, 0)
-    if factor > 1 and allowed == [size for size in candidates if size % factor == 0]:
-        return f"{name} must be a multiple of {factor}", Correction(expression=f"{factor}*_{name}", free=f"_{name}")
     upper = size_range.upper if allowed[-1] == candidates[-1] else allowed[-1]
     lower = size_range.lower if allowed[0] == candidates[0] else allowed[0]
-    if allowed == [size for size in candidates if allowed[0] <= size <= allowed[-1]]:
+    inside = [size for size in candidates if allowed[0] <= size <= allowed[-1]]
+    if len(allowed) == 1:
+        return f"{name} must be the constant {allowed[0]}", Correction(expression=sympy.Integer(allowed[0]))
+    if allowed == inside:
         narrowed = SizeRange(lower, upper)
-        return f"{name} must be in {narrowed}, not {size_range}", Correction(size_range=narrowed)
+        return f"{name} must be in {narrowed}, not {size_range}", Correction(range=narrowed)
+    step = int(sympy.igcd(*(size - allowed[0] for size in allowed), 0))
+    if step > 1 and allowed == [size for size in inside if (size - allowed[0]) % step == 0]:
+        return _in_steps(name, step, lower, upper, allowed)
     excluded = next(size for size in candidates if size not in set(allowed))
-    return f"{name} cannot be {excluded}, which its range {size_range} allows", Correction(expression="Dim.AUTO")
+    return f"{name} cannot be {excluded}, which its range {size_range} allows", _UNKNOWN
 
 
-def _related(
-    declared: Mapping[str, SizeRange], sizes: SymbolicSizes, specialized: Mapping[str, sympy.Expr]
-) -> Iterator[Contradiction]:
-    """Conditions that tie several sizes together and do not hold for all of them."""
-    by_symbol = {symbol.symbol: symbol.name for symbol in sizes.symbols}
-    for guard in _open_guards(sizes, specialized):
-        free = sorted(guard.condition.free_symbols, key=str)
-        names = [by_symbol.get(symbol, "") for symbol in free]
-        if len(free) < 2 or not set(names) <= declared.keys():
-            continue
-        failing = _counterexample(guard.condition, free, [declared[name] for name in names])
-        if failing is not None:
-            text = guard.condition.xreplace({s: sympy.Symbol(n) for s, n in zip(free, names, strict=True)})
-            example = ", ".join(f"{name} = {size}" for name, size in zip(names, failing, strict=True))
-            what = f"{text} must hold, and does not for {example}"
-            yield Contradiction(what, guard.at, names[-1], Correction(expression="Dim.AUTO"))
-
-
-def _counterexample(
-    condition: sympy.Basic, free: Sequence[sympy.Symbol], ranges: Sequence[SizeRange]
-) -> tuple[int, ...] | None:
-    few = [_few_sizes(size_range) for size_range in ranges]
-    combinations = itertools.islice(itertools.product(*few), 4096)
-    return next((sizes for sizes in combinations if not holds(condition, dict(zip(free, sizes, strict=True)))), None)
-
-
-def _few_sizes(size_range: SizeRange) -> list[int]:
-    candidates = _candidates(size_range)
-    step = max(1, len(candidates) // 8)
-    return sorted({*candidates[:4], *candidates[::step], *candidates[-2:]})
+def _in_steps(name: str, step: int, lower: int, upper: int | None, allowed: Sequence[int]) -> tuple[str, Correction]:
+    """Every n-th size, from ``lower`` to ``upper``: as a Dim that counts the steps."""
+    rest = allowed[0] % step
+    offset = rest - step if 2 * rest > step else rest
+    least = max(0, -((offset - lower) // step))
+    most = None if upper is None else (upper - offset) // step
+    root = Dim(f"_{name}", least if least * step + offset > step else 0, most)
+    what = f"{name} must be {f'{rest} more than ' if rest else ''}a multiple of {step}"
+    return what, Correction(expression=step * sympy.Symbol(root.name) + offset, root=root)

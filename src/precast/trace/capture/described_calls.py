@@ -125,7 +125,8 @@ def _difference(values: Sequence[Any]) -> Any:
         if type(first) is int:
             return Dim.DYNAMIC
     raise InputValueError(
-        f"The additional inputs differ where nothing can be free: {', '.join(map(_brief, values))}.",
+        f"The additional inputs differ where nothing can be free; they cannot be marked as dynamic: "
+        f"({', '.join(map(_brief, values))}).",
         why="only sizes of tensors of one rank, and whole numbers, can be free",
         fix="Export a program for each kind of input.",
     )

@@ -112,6 +112,10 @@ class DerivedDim:
     def __name__(self) -> str:
         return repr(self)
 
+    def fn(self, size: int) -> int:
+        """This size where the root has that one."""
+        return self.scale * size + self.offset
+
     def __add__(self, offset: int) -> "DerivedDim":
         if type(offset) is not int:
             raise _not_linear(self, f"{self!r} + {offset!r}")

@@ -57,11 +57,11 @@ def normalize_dynamic_shapes(
     positional, keywords = _by_position(function, args, kwargs, dynamic_shapes)
     leaves = [
         entry
-        for i, (arg, spec) in enumerate(zip(args, positional, strict=True))
-        for entry in _walk(arg, spec, f"args[{i}]")
+        for name, arg, spec in zip(numbered_names(function, len(args)), args, positional, strict=True)
+        for entry in _walk(arg, spec, name)
     ]
     for name, value in kwargs.items():
-        leaves += _walk(value, keywords.get(name), f"kwargs[{name!r}]")
+        leaves += _walk(value, keywords.get(name), name)
     _check_agreement([leaf for leaf in leaves if leaf is not None])
     return leaves
 

@@ -53,6 +53,12 @@ def explained_failures() -> Iterator[None]:
         raise _data_dependent(error) from error
 
 
+def is_of_tracing(error: BaseException) -> bool:
+    """Whether torch raised this since it traces: the program itself would not have."""
+    words = (*_READS_MEMORY, *_READS_SIZES)
+    return isinstance(error, (*_ON_DATA, *_ON_OPERATOR)) or any(each in str(error) for each in words)
+
+
 def _data_dependent(error: BaseException) -> DataDependentError:
     return DataDependentError(
         "The program decides in Python on a value that only running it can give.",
@@ -60,7 +66,8 @@ def _data_dependent(error: BaseException) -> DataDependentError:
         why=_first_line(error),
         fix="Use torch.where or torch.cond for the choice, torch._check to state what must hold, "
         "or compute the value outside and pass it in. Where the code is not yours, precast.compile without "
-        "fullgraph=True runs the module with that line in Python, and compiles the others.",
+        "fullgraph=True runs the module with that line in Python, and compiles the others; export with "
+        "branch_on_data=True makes a torch.cond of an if.",
     )
 
 
@@ -72,6 +79,15 @@ def _first_line(error: BaseException) -> str:
 class InnerTransformError(CaptureError):
     """A graph from before autograd cannot hold what the program does; one from after it can."""
 
+    @classmethod
+    def at_line(cls, line: str | None) -> "InnerTransformError":
+        return cls(
+            "The program takes gradients, or applies another transform of torch.func, by itself.",
+            at=line,
+            why="a graph of operators from before autograd does not have what their gradients are computed from",
+            fix="Use precast.export or precast.trace.capture.capture, which record such programs after autograd.",
+        )
+
 
 def refuse_inner_transforms(module: fx.GraphModule) -> None:
     """Raise if the graph, traced before autograd, lacks what gradients inside the program need."""
@@ -79,12 +95,7 @@ def refuse_inner_transforms(module: fx.GraphModule) -> None:
         if _is_unrecorded(module, node) or _is_functorch_call(node):
             reader = next(iter(node.users), node)
             line = source_line_of(reader) or source_line_of(node)
-            raise InnerTransformError(
-                "The program takes gradients, or applies another transform of torch.func, by itself.",
-                at=str(line) if line else None,
-                why="a graph of operators from before autograd does not have what their gradients are computed from",
-                fix="Use precast.export or precast.trace.capture.capture, which record such programs after autograd.",
-            )
+            raise InnerTransformError.at_line(str(line) if line else None)
 
 
 def _is_unrecorded(module: fx.GraphModule, node: fx.Node) -> bool:

@@ -33,7 +33,8 @@ def with_least_sizes(
 ) -> SymbolicSizes:
     """`sizes` from where on the program does what the graph does. Must run inside a ``tracing_session``."""
     examples = {symbol.symbol: call.fakes.example(symbol.name) for symbol in sizes.symbols}
-    flat = FlatCallable(function, [item.tensor for item in call.state], call.call.tree)
+    state = [item.tensor for item in call.state]
+    flat = FlatCallable(function, state, call.call.tree, decisions=call.decisions)
     return _beginning_where_same(sizes, examples, flat, call.fake_inputs, module)
 
 

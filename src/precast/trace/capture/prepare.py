@@ -5,7 +5,8 @@ After:  ``flat(p_weight, b_mean, c_scale, x, mask) -> [outputs]`` and fake input
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from precast.errors import CaptureError, InputTypeError, StateMutationError
+from precast.events import stage
 from precast.graph.boundary import NO_GRADIENTS, GradientInputs
 from precast.graph.opened_objects import PLAIN_TYPES, opened
 from precast.graph.signature import InputKind
@@ -35,6 +37,7 @@ from precast.trace.capture.number_inputs import NumberInputs
 from precast.trace.capture.own_backwards import running_own_backwards
 from precast.trace.capture.stand_ins import averages_by_tensors, steps_as_numbers
 from precast.trace.captured_tensors import CapturedTensors
+from precast.trace.decisions import MOST_FORKS, Decisions, UndecidedError
 from precast.trace.eager.fake_mode import dispatch_for
 from precast.trace.fake_inputs import DimensionPlan, DynamicSize, FakeInputs, fresh_copies
 from precast.trace.graph_breaks import breaks_at_hooks
@@ -68,6 +71,7 @@ class FlatCallable:
         returns_writes: bool = False,
         numbers: NumberInputs | None = None,
         gradients: GradientInputs | None = None,
+        decisions: Decisions | None = None,
     ) -> None:
         self._function = function
         self._state = tuple(state)
@@ -76,12 +80,14 @@ class FlatCallable:
         self._returns_writes = returns_writes
         self._numbers = numbers or NumberInputs()
         self._gradients = gradients or NO_GRADIENTS
+        self._decisions = decisions or Decisions()
         self.out_tree: pytree.TreeSpec | None = None
         self.has_changes = False
         self.writes: Writes = Writes()
         self.gradient_owners: tuple[int, ...] = ()
         self.spent: tuple[int, ...] = ()
         self.runs_backward = False
+        self.applies_transforms = False
 
     def __call__(self, *flat: Any) -> list[Any]:
         inputs, gradients = self._gradients.split(flat)
@@ -112,6 +118,7 @@ class FlatCallable:
         backwards = BackwardRuns()
         program = running_own_backwards(self._function, backwards, captured, flat)
         self._run(program, captured, flat[len(self._state) :])
+        self.applies_transforms = captured.applies_transforms
         self.runs_backward = backwards.has_run
         gradients.finish(runs_backward=backwards.has_run)
         return captured.discovered
@@ -144,7 +151,7 @@ class FlatCallable:
             breaks_at_hooks(),
             forgotten_results(),
         ):
-            result = run_users_code(program, *args, **kwargs)
+            result = self._decisions.run(partial(run_users_code, program), args, kwargs)
         changes = containers.changes()
         self.has_changes = bool(changes)
         results = (result, changes) if changes else result
@@ -178,8 +185,13 @@ class PreparedCall:
     gradients: GradientInputs = NO_GRADIENTS
     exchanged: frozenset[Home] = frozenset()
     """The places that the program leaves another value in."""
+    decisions: Decisions = field(default_factory=Decisions)
+    """What the program chooses by values that only running it can give."""
+    applies_transforms: bool = False
+    """Whether it applies transforms of ``torch.func`` by itself."""
 
 
+@stage
 def prepare(
     function: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -190,13 +202,15 @@ def prepare(
     keeps_writes: bool = False,
     numbers: NumberInputs | None = None,
     takes_fakes: bool = False,
+    may_fork: bool = False,
 ) -> PreparedCall:
     """Flatten the call, find its state, make fake inputs. Must run inside a ``tracing_session``.
 
     ``size_roots`` names the symbols of sizes by leaf and dimension, in place of ``dynamic_shapes``. With
     ``keeps_writes``, a program may leave tensors in Python's state: someone will see to it that they get there.
     ``numbers`` are inputs, too; the arguments hold those among the leaves as such already. With ``takes_fakes``, inputs
-    and state may be fake tensors, whose sizes are kept: symbols, and symbols for what only data tells.
+    and state may be fake tensors, whose sizes are kept: symbols, and symbols for what only data tells. One that
+    ``may_fork`` has a `cond` where it goes on in two ways by the value of a tensor.
     """
     call = flatten_call(function, args, kwargs)
     if numbers is not None:
@@ -212,17 +226,17 @@ def prepare(
         fake_leaves = [_fake_leaf(fakes, leaf, dim) for leaf, dim in zip(call.leaves, dims, strict=True)]
     fake_state = [fakes.fake(item.tensor) for item in state]
 
-    first = FlatCallable(
-        function, [item.tensor for item in state], call.tree, returns_writes=keeps_writes, numbers=numbers
-    )
+    decisions = Decisions(MOST_FORKS if may_fork else 0)
+    flat_over = partial(FlatCallable, function, tree=call.tree, numbers=numbers, decisions=decisions)
+    first = flat_over(state=[item.tensor for item in state], returns_writes=keeps_writes)
     tensors = [*(item.tensor for item in state), *call.leaves]
-    met = _discover(first, tensors, [*fake_state, *fake_leaves], fakes)
+    met = _discover(first, tensors, [*fake_state, *fake_leaves], fakes, decisions)
     if not keeps_writes:
         met.refuse_gradients()
     state += _constants(met.discovered, constant_names(roots, function))
     values = [*(item.tensor for item in state), *call.leaves]
     gradients = gradient_inputs(met.gradients, values)
-    flat = FlatCallable(function, [item.tensor for item in state], call.tree, numbers=numbers, gradients=gradients)
+    flat = flat_over(state=[item.tensor for item in state], gradients=gradients)
     inputs = (*fake_state, *met.stand_ins, *fake_leaves)
     return PreparedCall(
         flat=flat,
@@ -234,6 +248,8 @@ def prepare(
         module_names=module_names(roots),
         gradients=gradients,
         exchanged=frozenset(home for write in first.writes.writes for home in write.homes),
+        decisions=decisions,
+        applies_transforms=first.applies_transforms,
     )
 
 
@@ -276,7 +292,9 @@ class _Met:
             )
 
 
-def _discover(flat: FlatCallable, tensors: Sequence[Any], fake_tensors: Sequence[Any], fakes: FakeInputs) -> _Met:
+def _discover(
+    flat: FlatCallable, tensors: Sequence[Any], fake_tensors: Sequence[Any], fakes: FakeInputs, decisions: Decisions
+) -> _Met:
     known: list[torch.Tensor] = []
     while True:
         fake_constants: list[torch.Tensor] = []
@@ -294,7 +312,18 @@ def _discover(flat: FlatCallable, tensors: Sequence[Any], fake_tensors: Sequence
             for tensor, copy in zip(tensors, copies, strict=True):
                 if isinstance(tensor, torch.Tensor):
                     search.meet(tensor, copy)
-            discovered = flat.discover(copies, make_stand_in, search)
+            try:
+                discovered = flat.discover(copies, make_stand_in, search)
+            except UndecidedError as stop:
+                stop.decisions.goes_on(stop.place)
+                continue
+            except Exception as error:
+                if decisions.ends_in(error):
+                    continue
+                raise
+        if (trying := decisions.trying()) is not None:
+            trying.goes_on()
+            continue
         known = list(search.found.values())
         if not search.is_late:
             return _Met(discovered, fake_constants, known, search.lines[0] if search.lines else None)

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
-from precast.graph.nodes import set_value
+from precast.errors import CaptureError
+from precast.graph.nodes import set_value, source_line_of
 from precast.graph.program import Program
 from precast.graph.signature import (
     ArgumentSpec,
@@ -28,9 +30,10 @@ from precast.graph.verifier import verify
 from precast.trace.capture.branch_constants import lift_constants_of_branches
 from precast.trace.capture.contradictions import check_no_contradictions
 from precast.trace.capture.dynamic_shapes import named_arguments, normalize_dynamic_shapes
-from precast.trace.capture.failures import refuse_inner_transforms
+from precast.trace.capture.failures import InnerTransformError, refuse_inner_transforms
 from precast.trace.capture.least_sizes import with_least_sizes
 from precast.trace.capture.prepare import PreparedCall, prepare
+from precast.trace.eager.symbolic_numbers import extremes_of_symbols
 from precast.trace.fake_inputs import FakeInputs, fresh_copies
 from precast.trace.record import Decompositions, argument_spec, rename_placeholders, trace
 from precast.trace.retrace import remove_dead_nodes
@@ -51,6 +54,13 @@ def lift_constants(
     start = following[0] if following else next(node for node in graph.nodes if node.op != "placeholder")
     for node in attributes:
         tensor = getattr(module, str(node.target))
+        if isinstance(tensor, FakeTensor) and tensor.fake_mode is fakes.mode:
+            raise CaptureError(
+                "The program reaches for a tensor that was not recorded.",
+                at=str(source_line_of(next(iter(node.users), node)) or "") or None,
+                why="it comes out of an object that tracing does not see into, such as the inside of a tensor subclass",
+                fix="Pass what is inside as arguments of its own, or use the whole.",
+            )
         if id(tensor) not in placeholders:
             with graph.inserting_before(start):
                 placeholder = graph.placeholder(f"c_lifted_tensor_{first_number + len(lifted)}")
@@ -78,18 +88,22 @@ def capture(
     decompositions: Decompositions | None = None,
     pre_dispatch: bool = False,
     allows_narrower_sizes: bool = False,
+    may_fork: bool = False,
 ) -> Program:
     """Record what ``function(*args, **kwargs)`` does, as a flat graph of ATen ops over lifted state.
 
     No real computation happens and nothing that the caller can see changes. Parameters, buffers and other tensors that
-    the program meets become inputs, each once; Python values are constants.
+    the program meets become inputs, each once; Python values are constants. What ``may_fork`` has a ``cond`` where it
+    chooses in Python by the value of a tensor.
 
     >>> program = capture(torch.nn.Linear(3, 2), (torch.ones(1, 3),))
     >>> [spec.arg.name for spec in program.signature.inputs]
     ['p_weight', 'p_bias', 'input_1']
     """
-    with tracing_session():
-        call = prepare(function, args, kwargs, dynamic_shapes=dynamic_shapes, takes_fakes=True)
+    with tracing_session(), extremes_of_symbols():
+        call = prepare(function, args, kwargs, dynamic_shapes=dynamic_shapes, takes_fakes=True, may_fork=may_fork)
+        if pre_dispatch and call.applies_transforms:
+            raise InnerTransformError.at_line(None)
         with call.fakes.mode:
             inputs = fresh_copies(call.fake_inputs)
         module = trace(

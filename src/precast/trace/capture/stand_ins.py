@@ -13,7 +13,6 @@ Before: ``factor = 1.0 / float(num_batches_tracked)``, a Python number that only
 After:  ``factor = 1.0 / num_batches_tracked``, a tensor; ``running = running * (1 - factor) + batch * factor``.
 """
 
-import builtins
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -25,7 +24,8 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import asgd, radam, rprop
 
-_SYMBOLS = (torch.SymInt, torch.SymFloat)
+from precast.trace.eager.symbolic_numbers import greatest, least
+
 _CHOOSING = ((asgd, "asgd"), (radam, "radam"), (rprop, "rprop"))
 
 
@@ -65,17 +65,8 @@ def _list(values: Any) -> Any:
     return values
 
 
-def _extreme(of_symbols: Callable[[Any, Any], Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    def extreme(*values: Any, **options: Any) -> Any:
-        if len(values) == 2 and any(isinstance(value, _SYMBOLS) for value in values):
-            return of_symbols(*values)
-        return plain(*values, **options)
-
-    return extreme
-
-
 _REPLACED = {"_get_value": _number, "_stack_if_compiling": _list}
-_EXTREMES = {"max": _extreme(torch.sym_max, builtins.max), "min": _extreme(torch.sym_min, builtins.min)}
+_EXTREMES = {"max": greatest, "min": least}
 
 
 def _by_tensors(update: Callable[..., None]) -> Callable[..., None]:

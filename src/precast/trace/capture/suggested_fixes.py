@@ -1,7 +1,7 @@
 """Reads what an error about ``dynamic_shapes`` says to declare instead. Nothing in the text is run.
 
-Before: ``'… declare what holds:\\nbatch = Dim("batch", max=64)\\ndynamic_shapes = {"x": {0: batch}}'``
-After:  ``{"x": {0: Dim("batch", max=64)}}``
+Before: ``"… Suggested fixes:\\nbatch = Dim('batch', max=64)\\ndynamic_shapes = {'x': {0: batch}}"``
+After:  ``{'x': {0: Dim('batch', max=64)}}``
 """
 
 import ast
@@ -19,7 +19,7 @@ def refine_dynamic_shapes_from_suggested_fixes(
 ) -> Any:
     """The ``dynamic_shapes`` that an error's text suggests, by name or by position as those that were given.
 
-    >>> text = 'declare what holds:\\nbatch = Dim("batch", max=64)\\ndynamic_shapes = {"x": {0: batch}}'
+    >>> text = "Suggested fixes:\\nbatch = Dim('batch', max=64)\\ndynamic_shapes = {'x': {0: batch}}"
     >>> refine_dynamic_shapes_from_suggested_fixes(text, (None,))
     ({0: batch},)
     """
@@ -67,7 +67,7 @@ def _called(function: ast.expr, arguments: list[Any], options: dict[str, Any]) -
 
 
 def _combined(operator: ast.operator, left: Any, right: Any) -> Any:
-    if not any(isinstance(side, (Dim, DerivedDim)) for side in (left, right)):
+    if not all(isinstance(side, (Dim, DerivedDim, int)) for side in (left, right)):
         raise _unreadable("it computes with something else than dims")
     if isinstance(operator, ast.Mult):
         return left * right

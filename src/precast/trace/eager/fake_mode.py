@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from precast._torch_compat import arguments_for_shape, python_kernels
@@ -61,7 +61,7 @@ def _dispatch(
     refuse_operators_on_storages(func)
     if (nothing := empty_answer(func, args, mode)) is not None:
         return nothing
-    if func in _BY_DECOMPOSITION and _has_symbolic_sizes(args):
+    if func in _BY_DECOMPOSITION and _has_symbolic_sizes(args) and not _pads_by_data(func, args):
         with mode:
             if func is _aten.constant_pad_nd.default and all(type(each) is int and each <= 0 for each in args[1]):
                 # Eager copies what is left as it lies.
@@ -86,6 +86,12 @@ def _dispatch(
         return result
     certain.note(func, args, result)
     return as_eager_lies(func, args, result, mode)
+
+
+def _pads_by_data(func: Any, args: Sequence[Any]) -> bool:
+    """Whether only data tell if a padding adds or takes elements away, which the decomposition would ask."""
+    is_padding = func is _aten.constant_pad_nd.default
+    return is_padding and any(isinstance(each, torch.SymInt) and free_unbacked_symbols(each) for each in args[1])
 
 
 def _cropped(source: torch.Tensor, pad: Sequence[int]) -> torch.Tensor:

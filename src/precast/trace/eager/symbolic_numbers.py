@@ -1,12 +1,20 @@
-"""Numbers that are symbols, where torch would ask for their values: in ``torch.tensor`` and in indices.
+"""Numbers that are symbols, where torch or Python would ask for their values: in ``torch.tensor``, indices, ``max``.
 
 Before: ``torch.tensor([t, 0])``, ``table[t]``, ``x[:, t] = 1``, with ``t`` a symbol: torch reads it, which fixes it
 After:  ``stack([full((), t), full((), 0)])``, ``table.select(0, t)``, ``x.select(1, t)[...] = 1``
+
+Before: ``max(t, 8)``, ``min([t, u])``, ``math.pow(t, 2)``, which Python decides by comparing
+After:  ``torch.sym_max(t, 8)``, ``torch.sym_min(t, u)``, ``float(t) ** 2``; of tensors, ``maximum`` and ``clamp``
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import builtins
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
 from types import EllipsisType, NoneType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -16,6 +24,77 @@ _GIVEN: dict[Any, int] = {Tensor.new_tensor: 2}
 _INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
 _BASIC = (int, torch.SymInt, slice, EllipsisType, NoneType)
+
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat)
+_ONE_OF = (*_SYMBOLS, Tensor)
+
+
+@contextmanager
+def extremes_of_symbols() -> Iterator[None]:
+    """While active, Python's ``max``, ``min`` and ``math.pow`` take symbols, and tensors of one element."""
+    with (
+        patch.object(builtins, "max", greatest),
+        patch.object(builtins, "min", least),
+        patch.object(math, "pow", _power),
+    ):
+        yield
+
+
+def _extreme(plain: Callable[..., Any], of_two: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def extreme(*values: Any, **options: Any) -> Any:
+        if options or not _is_symbolic(values):
+            return plain(*values, **options)
+        return reduce(of_two, _distinct(values if len(values) > 1 else values[0]))
+
+    return extreme
+
+
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    """The values without symbols that are there already."""
+    seen: dict[object, Any] = {}
+    for number, value in enumerate(values):
+        seen.setdefault(value.node.expr if isinstance(value, _SYMBOLS) else number, value)
+    return list(seen.values())
+
+
+def _is_symbolic(values: Sequence[Any]) -> bool:
+    if len(values) == 1 and isinstance(values[0], (list, tuple)):
+        values = values[0]
+    return any(isinstance(value, _ONE_OF) for value in values) and all(map(_is_number, values))
+
+
+def _is_number(value: object) -> bool:
+    return value.dim() == 0 if isinstance(value, Tensor) else isinstance(value, _NUMBERS)
+
+
+def _greater(left: Any, right: Any) -> Any:
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return _clamped(left, right, torch.maximum, "min")
+    return torch.sym_max(left, right)
+
+
+def _smaller(left: Any, right: Any) -> Any:
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return _clamped(left, right, torch.minimum, "max")
+    return torch.sym_min(left, right)
+
+
+def _clamped(left: Any, right: Any, of_tensors: Callable[[Tensor, Tensor], Tensor], bound: str) -> Tensor:
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return of_tensors(left, right)
+    tensor, number = (left, right) if isinstance(left, Tensor) else (right, left)
+    return torch.clamp(tensor, **{bound: number})
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, _SYMBOLS) or isinstance(exponent, _SYMBOLS):
+        return torch.sym_float(base) ** exponent
+    return _math_pow(base, exponent)
+
+
+_math_pow = math.pow
+greatest, least = _extreme(builtins.max, _greater), _extreme(builtins.min, _smaller)
 
 
 def is_of_symbols(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

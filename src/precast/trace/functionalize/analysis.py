@@ -15,6 +15,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from precast.errors import CaptureError
+from precast.events import stage
 from precast.graph.boundary import BoundaryFacts, InputFacts, OutputFacts, Relation, ViewReplay
 from precast.graph.opened_objects import is_wrapper
 from precast.ops.facts import is_random
@@ -27,6 +28,7 @@ from precast.trace.record import FlatFunction
 from precast.trace.storages import MemoryNotes, memory_notes, refuse_resize_of_intermediates
 
 
+@stage
 def analyze(function: FlatFunction, inputs: Sequence[Any], mode: FakeTensorMode) -> BoundaryFacts:
     """Run ``function`` on copies of the fake ``inputs`` and report. Must run inside a ``tracing_session``."""
     shape_env = mode.shape_env
@@ -89,6 +91,12 @@ def _input_facts(before: Any, now: Any, origin: Any) -> InputFacts:
     )
     # A write that autograd sees makes the input the result of that write.
     is_visible = bool(mutated) and now.requires_grad and _grad_fn(now) is not origin
+    if replaced and is_visible:
+        raise CaptureError(
+            "The program points an input at other memory (set_) and then writes into it where autograd sees it.",
+            why="the update that is made outside of the compiled graph can be one or the other",
+            fix="Write into the other tensor, or under torch.no_grad().",
+        )
     return InputFacts(
         mutates_data=bool(mutated) and not replaced,
         mutates_metadata=replaced or resized,

@@ -54,6 +54,7 @@ def watched_python_state(
         id(m): (".".join(filter(None, (prefix, path))), m)
         for prefix, root in root_modules(function).items()
         for path, m in root.named_modules()
+        if not isinstance(m, torch.jit.ScriptModule)  # whose state is not Python's
     }
     snapshot = StateSnapshot(function, code_being_noted())
     owned = [

@@ -20,6 +20,7 @@ from itertools import islice
 from types import MappingProxyType
 from weakref import WeakSet
 
+from precast.events import stage
 from precast.native.loops.printer import print_step
 from precast.native.loops.program import (
     Check,
@@ -49,6 +50,7 @@ class IllegalLoopProgramError(AssertionError):
     """A pass, or a lowering rule, made a program that must not run: a bug of ours, and no mistake of the user's."""
 
 
+@stage
 def verify_loops(
     program: LoopProgram, *, after: str, before: LoopProgram | None = None, around: Sizes = MappingProxyType({})
 ) -> None:
@@ -70,6 +72,7 @@ def verify_loops(
         _refuse(confused(before, program), f"{program.name}, after {after}")
 
 
+@stage
 def verify_plan(program: LoopProgram, plan: Plan, bounds: Bounds = NO_BOUNDS) -> None:
     """Raise if buffers that live at the same time share memory, in the program or in parts of it."""
     _refuse(overlapping(program, plan, bounds), f"{program.name}, after planning memory")

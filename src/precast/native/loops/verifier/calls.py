@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from precast.native.loops.buffers import View
-from precast.native.loops.index import Atom, Index, Symbol, atoms, constant, product, substitute
+from precast.native.loops.index import (
+    Atom,
+    Index,
+    Symbol,
+    atoms,
+    constant,
+    floor_divide,
+    product,
+    remainder,
+    substitute,
+)
 from precast.native.loops.program import FINISHES, LibraryCall
 from precast.native.loops.verifier.enumeration import Grid, Sizes, sample_sizes
 from precast.native.loops.verifier.proofs import Facts, is_proved
@@ -96,6 +106,22 @@ def _matmul(inputs: Views, outputs: Views, numbers: Shape) -> bool:
     )
 
 
+def _quantized(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    left, codes, *facts = inputs
+    (result,) = outputs
+    bits, _, has_scales, has_zeros = numbers
+    stored = codes.shape[1] * (1 if bits == constant(16) else floor_divide(8, bits))
+    return (
+        (*left.shape[:1], *codes.shape[:1]) == result.shape
+        and left.dtype in (result.dtype, "i8")
+        and codes.dtype in (("bf16",) if bits == constant(16) else ("i8", "u8"))
+        and is_proved(stored - left.shape[1], ())
+        and len(facts) == sum(each.constant or 0 for each in (has_scales, has_zeros))
+        and all(each.shape[0] == codes.shape[0] and each.shape[1] == facts[0].shape[1] for each in facts)
+        and all(remainder(stored, each.shape[1]) == constant(0) for each in facts)
+    )
+
+
 def _convolved(images: View, filters: View, result: View, numbers: Shape) -> bool:
     spatial = len(images.shape) - 2
     return (
@@ -104,7 +130,8 @@ def _convolved(images: View, filters: View, result: View, numbers: Shape) -> boo
         and images.shape[0] == result.shape[0]
         and images.shape[1] == filters.shape[1] * numbers[0]
         and filters.shape[0] == result.shape[1]
-        and len({images.dtype, filters.dtype, result.dtype}) == 1
+        and images.dtype == filters.dtype
+        and (images.dtype == result.dtype or (images.dtype, result.dtype) == ("i8", "f32"))
     )
 
 
@@ -117,7 +144,9 @@ def _attention(inputs: Views, outputs: Views, numbers: Shape) -> bool:
 def _attends(query: View, key: View, value: View, mask: Views, numbers: Shape) -> bool:
     scores = (*query.shape[:-1], key.shape[-2])
     return (
-        query.shape[:2] == key.shape[:2] == value.shape[:2]
+        query.shape[0] == key.shape[0]
+        and remainder(query.shape[1], key.shape[1]) == constant(0)
+        and key.shape[:2] == value.shape[:2]
         and key.shape[-2] == value.shape[-2]
         and len({query.dtype, key.dtype, value.dtype}) == 1
         and [each.shape for each in mask] == [scores] * bool(numbers[1].constant)
@@ -193,6 +222,7 @@ _RULES: dict[str, Callable[[Views, Views, Shape], bool]] = {
     "grouped_product": _grouped,
     "matmul": _matmul,
     "nonzero": _counted,
+    "quantized_product": _quantized,
     "scan": _alike,
     "search": _found,
     "sort": _sorted,

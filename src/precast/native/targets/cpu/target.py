@@ -41,7 +41,8 @@ class CpuTarget(Target):
     device = "cpu"
     routines = frozenset({
         "attention", "attention_backward", "convolution", "convolution_backward_data", "convolution_backward_weights",
-        "depthwise_convolution", "grouped_product", "matmul", "nonzero", "scan", "search", "sort", "unique",
+        "depthwise_convolution", "grouped_product", "matmul", "nonzero", "quantized_product", "scan", "search",
+        "sort", "unique",
     })  # fmt: skip
     likes_channels_last = True
     keeps_code = True
@@ -106,6 +107,11 @@ class CpuTarget(Target):
 
             fallback = torch_fallback(programs)
         return library_entries(code.path, needs=code.needs, weights=weights, fallback=fallback)
+
+    def listing(self, entries: Sequence[Entry]) -> Mapping[Step, str]:
+        from precast.native.targets.cpu.codegen.generate import listing
+
+        return listing(entries)
 
     def way_of(self, step: Step) -> str | None:
         from precast.native.targets.cpu.autotuning import way_of

@@ -6,10 +6,12 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 
 from precast.cache import Store, content_key
 from precast.cache.partial import partial_folder
+from precast.events import stage
 from precast.native.targets.cpu.build.built import LIBRARIES, Library
 from precast.native.targets.cpu.build.compiler import LINK_FLAGS, Compiler, find_compiler, run_compiler
 from precast.native.targets.cpu.build.objects import Tools, compile_early, compile_objects, object_keys
@@ -18,6 +20,7 @@ from precast.native.targets.cpu.build.progress import showing_progress
 from precast.native.targets.cpu.sources import Sources
 
 
+@stage
 def build(
     sources: Sources,
     *,
@@ -35,7 +38,7 @@ def build(
 def start_build(sources: Sources, *, store: Store, compiler: str | None = None) -> Callable[[], Library]:
     """Build on a thread of its own; what is returned waits for that. Call it inside ``store.held()``."""
     begun = ThreadPoolExecutor(max_workers=1, thread_name_prefix="precast-build")
-    building = begun.submit(build, sources, store=store, compiler=compiler)
+    building = begun.submit(copy_context().run, build, sources, store=store, compiler=compiler)
     begun.shutdown(wait=False)
 
     def finish() -> Library:

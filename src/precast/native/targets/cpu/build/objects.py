@@ -13,15 +13,18 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from os import cpu_count
 from pathlib import Path
 
 from precast.cache import Store, content_key, processor_identity
 from precast.cache.partial import new_scratch_folder, scratch_folder
+from precast.events import UnitBuilt, tell
 from precast.native.targets.cpu.build.compiler import COMPILE_FLAGS, EFFORT_FLAGS, Compiler, run_compiler
 from precast.native.targets.cpu.build.onednn import OneDnn
 from precast.native.targets.cpu.build.progress import NoProgress, Progress
@@ -145,7 +148,11 @@ def compile_objects(
         write_sources(sources, folder)
 
         def compile_unit(unit: Unit) -> Path:
+            started, was_stored = time.perf_counter(), True
+
             def make(target: Path) -> None:
+                nonlocal was_stored
+                was_stored = False
                 if not take(keys[unit], target):
                     flags = tools.flags(unit.effort, folder)
                     arguments: list[str | Path] = [*flags, "-c", folder / unit.name, "-o", target]
@@ -153,10 +160,13 @@ def compile_objects(
 
             made = store.file(OBJECTS, keys[unit], make, suffix=".o")
             progress.advance()
+            tell(UnitBuilt(unit.name, started, time.perf_counter() - started, was_stored))
             return made
 
         with ThreadPoolExecutor(max_workers=cpu_count() or 1) as pool:
             # The long ones first, so that none is left to run alone; others are at work on what was started early.
             order = sorted(sources.units, key=lambda unit: (is_started(keys[unit]), -len(unit.text)))
-            objects = dict(zip(order, pool.map(compile_unit, order), strict=True))
+            contexts = [copy_context() for _ in order]
+            made = pool.map(lambda context, unit: context.run(compile_unit, unit), contexts, order)
+            objects = dict(zip(order, made, strict=True))
         return [objects[unit] for unit in sources.units]

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from precast.events import stage
 from precast.native.describe import Entry, Storage
 from precast.native.loops.canonical import canonical_key, from_start, kernel_parameters, pattern_of
 from precast.native.loops.program import Kernel, KernelGroup, Step, all_steps
 from precast.native.targets.cpu.codegen.groups import write_group
-from precast.native.targets.cpu.codegen.host import Call, Embedded, GroupCall, write_host
+from precast.native.targets.cpu.codegen.host import Call, Embedded, GroupCall, write_host, write_steps
 from precast.native.targets.cpu.codegen.kernels import KernelFunction, write_kernel
 from precast.native.targets.cpu.codegen.types import Namer
 from precast.native.targets.cpu.sources import Sources, Unit
@@ -25,9 +26,11 @@ ROUTINE_FILES = {
     ),
     "grouped_product": ("grouped_product", "matmul", "product"),
     "matmul": ("matmul", "product"),
+    "quantized_product": ("product", "quantized_product"),
 }
 """Which source files have a routine, where it is not the file of its own name."""
-IN_LOOPS = frozenset({"direct_convolution", "nonzero", "own_convolutions", "product", "scan", "search", "sort"})
+IN_LOOPS = frozenset({"direct_convolution", "nonzero", "own_convolutions", "product", "quantized_product", "scan",
+                      "search", "sort"})  # fmt: skip
 """Files whose loops run slower when they are compiled as routines are."""
 NEEDS_ONEDNN = frozenset({"convolution", "matmul"})
 """Files that call oneDNN."""
@@ -66,6 +69,7 @@ KERNELS_A_UNIT = 12
 LONGEST_NAME = 60
 
 
+@stage
 def generate(
     entries: Sequence[Entry],
     *,
@@ -87,6 +91,17 @@ def generate(
     units = [Unit("host.cpp", host, "once"), *_kernel_units(list(functions.values()))]
     fixed = routine_sources(routine for entry in entries for routine in entry.program.routines)
     return Sources((*units, *fixed.units), fixed.headers)
+
+
+def listing(entries: Sequence[Entry]) -> dict[Step, str]:
+    """The code of each step, for people: the function of a kernel, and how host code calls it or a library."""
+    functions: dict[str, KernelFunction] = {}
+    namer, found = Namer(), dict[Step, str]()
+    for entry in entries:
+        calls = _kernel_calls(entry, functions, namer)
+        for step, called in write_steps(entry, calls).items():
+            found[step] = f"{calls[step].function.text}\n{called}" if step in calls else called
+    return found
 
 
 def kernel_sources(sources: Sources) -> Sources:

@@ -18,9 +18,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import dedent
 
 from precast.artifact.dtypes import DTYPES
-from precast.native.describe import Entry, Storage, describe_entry, state_buffers
+from precast.native.describe import Entry, Storage, describe_entry, input_name, output_name, state_buffers
 from precast.native.loops.buffers import Buffer, View
 from precast.native.loops.index import Index
 from precast.native.loops.program import (
@@ -76,7 +77,7 @@ def times_function(entries: Sequence[Entry]) -> list[str]:
     ]
 
 
-FINISHING = frozenset({"matmul", "convolution", "depthwise_convolution"})
+FINISHING = frozenset({"matmul", "convolution", "depthwise_convolution", "quantized_product"})
 """Routines that take an epilogue."""
 WRAPPING = frozenset({"depthwise_convolution"})
 """Routines that take a prologue too."""
@@ -120,7 +121,7 @@ def write_host(
     """The unit that ties everything together: declarations of kernels, one function an entry, the tables."""
     state = state_buffers(entries)
     places = {name: number for number, name in enumerate(state)}
-    updated = {name for entry in entries for name in entry.updates.values()}
+    updated = {name for entry in entries for name in entry.updated_state}
     declarations = {call.function.declaration for each in calls for call in each.values()}
     parts = ['#include "precast_host.h"', '#include "precast_kernels.h"', SIZES_HEADER]
     parts += [*([TIMERS_HEADER] if profile else []), ""]
@@ -133,6 +134,14 @@ def write_host(
     parts += [*_state_table(state, updated, storages), *_embedded_data(embedded)]
     parts += times_function(entries) if profile else []
     return "\n".join(parts)
+
+
+def write_steps(entry: Entry, kernels: dict[Step, Call | GroupCall]) -> dict[Step, str]:
+    """What host code has for each step of an entry, at any depth."""
+    places = {name: number for number, name in enumerate(state_buffers([entry]))}
+    writer = _EntryWriter(0, entry, kernels, places, entry.updated_state, profile=False)
+    writer.lines()
+    return {step: dedent("\n".join(lines)) for step, lines in writer.written.items()}
 
 
 class _EntryWriter:
@@ -156,11 +165,19 @@ class _EntryWriter:
         symbols = {identifier(source.symbol) for source in entry.program.sizes} | set(map(identifier, self.found))
         self.namer.taken |= symbols | {"sizes", "layouts", "status", "frame", "inputs", "outputs", "numbers"}
         self.pointers: dict[Buffer, str] = {}
+        self.written: dict[Step, list[str]] = {}
 
     def lines(self) -> list[str]:
         program = self.entry.program
-        inputs = [self._spec_text(buffer, self.entry.weights.get(buffer.name)) for buffer in program.inputs]
-        outputs = [self._spec_text(buffer, self.entry.updates.get(buffer.name)) for buffer in program.outputs]
+        weights, updates = self.entry.weights, self.entry.updates
+        inputs = [
+            self._spec_text(buffer, input_name(self.entry, buffer), weights.get(buffer.name))
+            for buffer in program.inputs
+        ]
+        outputs = [
+            self._spec_text(buffer, output_name(self.entry, buffer), updates.get(buffer.name))
+            for buffer in program.outputs
+        ]
         sizes = [_size_text(source, *self.entry.ranges.get(source.symbol, (0, None))) for source in program.sizes]
         return [
             *_table("tensor_spec", f"{self.prefix}_inputs", inputs),
@@ -173,8 +190,8 @@ class _EntryWriter:
             *self._run(),
         ]
 
-    def _spec_text(self, buffer: Buffer, state: str | None) -> str:
-        name, place = (buffer.name, -1) if state is None else (state, self.places[state])
+    def _spec_text(self, buffer: Buffer, name: str, state: str | None) -> str:
+        place = -1 if state is None else self.places[state]
         is_written = str(buffer in self.entry.program.written_inputs).lower()
         return f"{{{text_literal(name)}, {_dtype_text(buffer.dtype)}, {len(buffer.shape)}, {place}, {is_written}}}"
 
@@ -192,6 +209,10 @@ class _EntryWriter:
         return [*lines, "    return PRECAST_OK;", "}", ""]
 
     def _step(self, step: Step) -> list[str]:
+        lines = self.written[step] = self._lines_of(step)
+        return lines
+
+    def _lines_of(self, step: Step) -> list[str]:
         match step:
             case Kernel() | KernelGroup():
                 return self._kernel_call(self.kernels[step])

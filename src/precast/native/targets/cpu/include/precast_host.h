@@ -120,7 +120,7 @@ struct epilogue {
 };
 using finishing_routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers,
                                   const epilogue& epilogue);
-finishing_routine matmul, convolution;
+finishing_routine matmul, convolution, quantized_product;
 // What is done to each element of the first input when it is read is told as an epilogue is.
 using wrapping_routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers,
                                  const epilogue& prologue, const epilogue& epilogue);

@@ -1,17 +1,21 @@
 """Fewer, larger loops for CPUs: the order of all passes, those that every target may share and those made for oneDNN.
 
 ``layouts`` images as convolutions like them · ``epilogues``, ``prologues`` what routines do to their elements ·
-``batch_tiling`` batches that do not stay in a cache
+``batch_tiling`` batches that do not stay in a cache · ``quantized_weights`` products by weights of few bits ·
+``shared_heads`` keys and values of several heads
 """
 
 from __future__ import annotations
 
-from precast.native.loops.passes import LoopPass, Watcher, run_loop_passes
+from precast.native.loops.passes import LoopPass, run_loop_passes
 from precast.native.loops.program import LoopProgram
 from precast.native.passes.coalesce import scatter_onto, write_in_place
 from precast.native.passes.collapse import collapse_loops
+from precast.native.passes.early_updates import update_early
+from precast.native.passes.epilogues import absorb_epilogues
 from precast.native.passes.group import group_kernels
 from precast.native.passes.inline import inline_producers
+from precast.native.passes.layouts import channels_last, fold_padding
 from precast.native.passes.memory import overwrite_dying
 from precast.native.passes.merge import merge_kernels
 from precast.native.passes.rounding import keep_single_precision
@@ -19,14 +23,16 @@ from precast.native.passes.split import part_loops, split_loops
 from precast.native.passes.tidy import forward_stores, order_loops, remove_dead, tidy_names
 from precast.native.passes.update_inputs import update_inputs
 from precast.native.targets.cpu.passes.batch_tiling import take_image_by_image
-from precast.native.targets.cpu.passes.epilogues import absorb_epilogues
-from precast.native.targets.cpu.passes.layouts import channels_last, fold_padding
 from precast.native.targets.cpu.passes.prologues import absorb_prologues
+from precast.native.targets.cpu.passes.quantized_weights import read_quantized_weights
+from precast.native.targets.cpu.passes.shared_heads import read_shared_heads
 
 PASSES: tuple[LoopPass, ...] = (
     fold_padding,
     channels_last,
     inline_producers,
+    read_quantized_weights,
+    read_shared_heads,
     remove_dead,
     scatter_onto,
     absorb_epilogues,
@@ -43,6 +49,7 @@ PASSES: tuple[LoopPass, ...] = (
     order_loops,
     tidy_names,
     update_inputs,
+    update_early,
     overwrite_dying,
     group_kernels,
     take_image_by_image,
@@ -51,6 +58,6 @@ REUSING = (update_inputs, overwrite_dying)
 """Passes that give a buffer's memory to another."""
 
 
-def fuse(program: LoopProgram, *, verify: bool = True, watch: Watcher | None = None) -> LoopProgram:
+def fuse(program: LoopProgram, *, verify: bool = True) -> LoopProgram:
     """Run all fusing passes; what the program computes stays the same."""
-    return run_loop_passes(program, PASSES, reusing=REUSING, verify=verify, watch=watch)
+    return run_loop_passes(program, PASSES, reusing=REUSING, verify=verify)

@@ -20,8 +20,8 @@ from dataclasses import replace
 from precast.native.loops.buffers import Buffer, whole
 from precast.native.loops.program import Kernel, LibraryCall, LoopProgram, Step, reader_counts, with_steps
 from precast.native.loops.scalars import Load, walk
+from precast.native.passes.epilogues import EpilogueWriter, Match, Part, axes_of, path_from
 from precast.native.passes.inline import Definition, definition_of
-from precast.native.targets.cpu.passes.epilogues import EpilogueWriter, Match, Part, axes_of, path_from
 
 ROUTINES = ("depthwise_convolution",)
 

@@ -96,12 +96,12 @@ struct head_layout {
 void attend(const attention_problem& problem, const attention_head& head, int64_t first, const attention_workspace& work,
             const strided* outputs) {
     const int64_t rows = std::min(problem.block_queries, problem.queries - first), width = problem.width;
-    const int64_t seen = problem.seen_by(first + rows - 1);
+    const auto [begin, seen] = visible_keys(problem, head.number, first, rows, problem.seen_by(first + rows - 1));
     running_row running[query_block];
     std::fill(running, running + rows, running_row{-infinity<float>, 0});
-    if (!seen) std::fill(work.sums, work.sums + rows * width, 0.0f);
+    if (seen <= begin) std::fill(work.sums, work.sums + rows * width, 0.0f);
     read_rows(problem, problem.query, head.number, first, rows, work.rows, problem.scale);
-    for (int64_t start = 0; start < seen; start += key_block) {
+    for (int64_t start = begin; start < seen; start += key_block) {
         const int64_t count = std::min(key_block, seen - start);
         if (head.packed_keys) multiply_packed(problem, rows, work.rows, head.packed_keys, start, count, work.scores);
         else multiply_in_place(problem, rows, work.rows, head.keys, start, count, work.scores);
@@ -111,7 +111,7 @@ void attend(const attention_problem& problem, const attention_head& head, int64_
             const int64_t visible = std::clamp<int64_t>(problem.seen_by(first + row) - start, 0, count);
             add_mask(problem, head.number, first + row, start, visible, scores, work.line);
             const float factor = running[row].take(scores, visible, padded);
-            if (start)
+            if (start > begin)
                 for (int64_t each = 0; each < width; ++each) work.sums[row * width + each] *= factor;
         }
         // In a loop of its own, as powers of many rows are computed side by side.
@@ -123,7 +123,7 @@ void attend(const attention_problem& problem, const attention_head& head, int64_
         for (int64_t row = 0; row < rows; ++row) running[row].add(work.scores + row * problem.score_step, padded);
         for (int64_t key = 0; key < count; key += depth_block)
             multiply_block(rows, width, std::min(depth_block, count - key), {work.scores + key, problem.score_step, 1},
-                           head.values.data + (start + key) * head.values.step, head.values.step, work.sums, width, start + key > 0);
+                           head.values.data + (start + key) * head.values.step, head.values.step, work.sums, width, start + key > begin);
     }
     const auto &output = outputs[0], &logarithms = outputs[1];
     for (int64_t row = 0; row < rows; ++row) {
@@ -137,15 +137,29 @@ void attend(const attention_problem& problem, const attention_head& head, int64_
     }
 }
 
+// Queries of a block, so that the busiest thread has the least to do; large blocks where they are as good.
+int64_t evenly_shared(const attention_problem& problem, int64_t threads) {
+    int64_t best = problem.block_queries, least = INT64_MAX;
+    for (int64_t size = best; size >= query_strip; size -= query_strip) {
+        const int64_t blocks = problem.heads * ((problem.queries + size - 1) / size);
+        // A block costs as much as some queries more, for reading keys and values.
+        const int64_t longest = (blocks + threads - 1) / threads * (size + query_strip / 4);
+        if (longest < least) best = size, least = longest;
+    }
+    return best;
+}
+
 }  // namespace
 
 // Inputs: query, key, value, and a mask if there is one. Outputs: the result, and the logarithm of each row's sum of powers.
 int32_t attention(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers) {
-    const attention_problem problem(inputs, inputs + 3, numbers);
+    attention_problem problem(inputs, inputs + 3, numbers);
     const head_layout layout(problem);
-    const int64_t threads = omp_get_max_threads(), own = rounded_up(attention_workspace::size(problem), vector_lanes);
+    const int64_t threads = omp_get_max_threads();
     // A thread that does whole heads has their keys and values in its cache; few heads are shared out by blocks of queries.
     const bool does_heads = problem.heads % threads == 0 || problem.heads >= 8 * threads;
+    if (!does_heads) problem.block_queries = evenly_shared(problem, threads);
+    const int64_t own = rounded_up(attention_workspace::size(problem), vector_lanes);
     float* memory = floats(context, (does_heads ? threads : problem.heads) * layout.size() + own * threads);
     if (!memory) return fail(PRECAST_FAILED, "no memory for attention");
     float* heads = memory + own * threads;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "blocks.h"
 #include "context.h"
@@ -12,7 +13,8 @@ namespace precast {
 // Blocks of queries are whole strips of `multiply_block`.
 constexpr int64_t query_block = 60, query_strip = 12, key_block = 512, depth_block = 128;
 
-// Operands are [batch, heads, length, depth]; a mask is [batch, heads, queries, keys].
+// Operands are [batch, heads, length, depth]; several heads in a row may share keys and values, of which there are fewer then. A
+// mask is [batch, heads, queries, keys].
 struct attention_problem {
     const strided &query, &key, &value;
     const strided* mask;
@@ -34,7 +36,8 @@ struct attention_problem {
 
     // Where a head, counted through the batch, begins.
     int64_t start_of(const strided& tensor, int64_t head) const {
-        return head / query.sizes[1] * tensor.strides[0] + head % query.sizes[1] * tensor.strides[1];
+        const int64_t sharing = query.sizes[1] / tensor.sizes[1];
+        return head / query.sizes[1] * tensor.strides[0] + head % query.sizes[1] / sharing * tensor.strides[1];
     }
     // How many keys a query sees: the first ones.
     int64_t seen_by(int64_t number) const { return is_causal ? std::min(number + 1, keys) : keys; }
@@ -110,6 +113,38 @@ inline void add_mask(const attention_problem& problem, int64_t head, int64_t que
     const float* added = is_plain ? static_cast<const float*>(mask.data) + place : line;
     for (int64_t each = 0; each < count; each += vector_lanes)
         store_vector(scores + each, load_vector(scores + each) + load_lanes(added + each, std::min(vector_lanes, count - each)));
+}
+
+// Whether a mask hides all of some keys from a query, whose part of the mask begins at `row`.
+inline bool hides(const strided& mask, int64_t row, int64_t start, int64_t count) {
+    const int64_t step = mask.strides[3];
+    bool shows = false;
+    if (mask.is_single() && step == 1) {
+        const float* line = static_cast<const float*>(mask.data) + row + start;
+#pragma omp simd reduction(| : shows)
+        for (int64_t each = 0; each < count; ++each) shows |= line[each] != -infinity<float>;
+    } else {
+        for (int64_t each = 0; each < count; ++each) shows |= element_of(mask, row + (start + each) * step) != -infinity<float>;
+    }
+    return !shows;
+}
+
+// The first and the end of the keys, of `seen`, that some query of a block sees, by whole strips: what a mask hides on both sides,
+// such as the part of a cache that is not filled, is not read.
+inline std::pair<int64_t, int64_t> visible_keys(const attention_problem& problem, int64_t head, int64_t first, int64_t rows, int64_t seen) {
+    constexpr int64_t strip = 64;
+    if (!problem.mask) return {0, seen};
+    int64_t begin = rounded_up(seen, strip), end = 0;
+    for (int64_t row = first; row < first + rows; ++row) {
+        const int64_t place = problem.start_of(*problem.mask, head) + row * problem.mask->strides[2];
+        const auto is_hidden = [&](int64_t start) { return hides(*problem.mask, place, start, std::min(strip, seen - start)); };
+        int64_t last = (seen - 1) / strip * strip, start = 0;
+        while (last >= end && is_hidden(last)) last -= strip;
+        end = std::max(end, std::min(seen, last + strip));
+        while (start < begin && is_hidden(start)) start += strip;
+        begin = std::min(begin, start);
+    }
+    return {std::min(begin, seen) / key_block * key_block, end};
 }
 
 inline float* floats(context* context, int64_t count) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "nan_watch.h"
 #include "tensors.h"
 
 namespace precast {
@@ -51,6 +52,7 @@ public:
     const precast_fallback fallback;
     void* const fallback_data;
     packed_weights& packed;
+    call_watch watch;
     // The constant that was multiplied by last, and from which side it was read.
     const float* last_panels = nullptr;
     bool began_at_end = false;

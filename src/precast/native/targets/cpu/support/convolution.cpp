@@ -75,9 +75,10 @@ bool plan_convolution(const convolution_problem& problem, const engine& engine, 
 }
 
 // Layouts to ask oneDNN for: images that lie channels last stay so, unless `is_free`; it chooses those of the others.
-bool wanted_layouts(const convolution_problem& problem, dnnl_data_type_t type, bool is_free, layouts& wanted) {
+bool wanted_layouts(const convolution_problem& problem, bool is_free, layouts& wanted) {
     for (auto which : {source, weights, result}) {
         const strided operand = counted(problem, which);
+        const auto type = factor_type_of(operand.dtype);
         const bool stays = which != weights && !is_free && is_channels_last(operand);
         if (stays ? !describe(operand, type, 0, wanted[which])
                   : dnnl_memory_desc_create_with_tag(wanted[which].fill(), operand.rank, operand.sizes, type, dnnl_format_tag_any) != dnnl_success)
@@ -87,12 +88,11 @@ bool wanted_layouts(const convolution_problem& problem, dnnl_data_type_t type, b
 }
 
 void prepare(const convolution_problem& problem, const strided* inputs, const epilogue& epilogue, const engine& engine, primitive& made) {
-    const auto type = type_of(problem.operands[source]->dtype);
     layouts given, wanted;
     owned_layout bias, no_bias;
     owned_attributes attributes, signing_attributes, none;
     for (auto which : {source, weights, result})
-        if (!describe(counted(problem, which), type, 0, given[which])) return;
+        if (!describe(counted(problem, which), factor_type_of(problem.operands[which]->dtype), 0, given[which])) return;
     if (starts_with_bias(inputs, epilogue, 1)) {
         const auto& added = inputs[epilogue.steps[0].operand];
         const dnnl_dims_t sizes = {added.sizes[1]}, strides = {1};
@@ -102,7 +102,7 @@ void prepare(const convolution_problem& problem, const strided* inputs, const ep
     owned_plan plan;
     for (const bool leaves_epilogue : {false, true})
         for (const bool is_free : {false, true}) {
-            if (made.is_ready() || (!leaves_epilogue && !is_expressible) || !wanted_layouts(problem, type, is_free, wanted)) continue;
+            if (made.is_ready() || (!leaves_epilogue && !is_expressible) || !wanted_layouts(problem, is_free, wanted)) continue;
             if (!plan_convolution(problem, engine, wanted, leaves_epilogue ? no_bias : bias, leaves_epilogue ? none : attributes, plan))
                 continue;
             made.leaves_epilogue = leaves_epilogue;
@@ -142,6 +142,46 @@ bool write_out(const strided*& operand, strided& written, memory& block) {
     return true;
 }
 
+// Whole numbers as floats, in the same layout: for who has no loops over both.
+bool make_floats(const strided*& operand, strided& made, memory& block) {
+    made = *operand;
+    const int64_t extent = extent_of(made.rank, made.sizes, made.strides);
+    block = allocate(extent * static_cast<int64_t>(sizeof(float)));
+    if (!block) return false;
+    const auto* from = static_cast<const int8_t*>(made.data);
+    auto* to = reinterpret_cast<float*>(block.get());
+    for (int64_t each = 0; each < extent; ++each) to[each] = from[each];
+    made.dtype = {2, 32, 1};
+    made.data = to;
+    made.is_constant = false;
+    operand = &made;
+    return true;
+}
+
+int32_t run(context* context, convolution_problem problem, const strided* inputs, const epilogue& epilogue);
+
+// Without instructions for it, oneDNN multiplies whole numbers with fewer bits than they have.
+bool multiplies_bytes() {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512vnni") != 0;
+#else
+    return false;
+#endif
+}
+
+// A convolution of whole numbers whose result is not, where oneDNN has none.
+int32_t run_as_floats(context* context, convolution_problem problem, const strided* inputs, const epilogue& epilogue) {
+    strided made[2];
+    memory blocks[2];
+    if (!make_floats(problem.operands[source], made[0], blocks[0]) || !make_floats(problem.operands[weights], made[1], blocks[1]))
+        return fail(PRECAST_OUT_OF_MEMORY, "no memory for an operand of a convolution");
+    int32_t count = 2;
+    for (int32_t step = 0; step < epilogue.size; ++step) count = std::max(count, epilogue.steps[step].operand + 1);
+    std::vector<strided> all(inputs, inputs + count);
+    all[0] = made[0], all[1] = made[1];
+    return run(context, problem, all.data(), epilogue);
+}
+
 int32_t run(context* context, convolution_problem problem, const strided* inputs, const epilogue& epilogue) {
     strided written[operand_count];
     memory blocks[operand_count];
@@ -153,7 +193,9 @@ int32_t run(context* context, convolution_problem problem, const strided* inputs
         pixel_product(problem).run(*context, inputs, epilogue) || depthwise_filter_gradient(problem))
         return PRECAST_OK;
     const auto& computed = *problem.operands[problem.wanted];
+    const bool is_mixed = problem.operands[source]->dtype.code != computed.dtype.code;
     primitive* found = nullptr;
+    if (is_mixed && !multiplies_bytes()) return run_as_floats(context, problem, inputs, epilogue);
     if (type_of(computed.dtype) != dnnl_data_type_undef && !problem.is_empty()) {
         if (!context->convolutions) context->convolutions = std::make_unique<primitives>();
         auto& cache = static_cast<primitives&>(*context->convolutions);
@@ -164,7 +206,7 @@ int32_t run(context* context, convolution_problem problem, const strided* inputs
         });
         if (found->is_ready()) {
             std::vector<const strided*> tensors(problem.operands, problem.operands + operand_count);
-            const nan_watch watch(found->flags_to_watch(epilogue));
+            const nan_watch watch(context->watch, found->flags_to_watch(epilogue));
             if (!found->run(*context, cache.engine, std::move(tensors), inputs, epilogue))
                 return fail(PRECAST_FAILED, "oneDNN failed in a convolution");
             if (watch.saw_one()) {
@@ -175,6 +217,7 @@ int32_t run(context* context, convolution_problem problem, const strided* inputs
         }
     }
     const bool is_done = found && found->is_ready();
+    if (!is_done && is_mixed) return run_as_floats(context, problem, inputs, epilogue);
     if (!is_done)
         if (const auto status = convolve_any(problem)) return status;
     if (!is_done || found->leaves_epilogue) run_epilogue(inputs, computed, epilogue);

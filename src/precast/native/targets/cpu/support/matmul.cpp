@@ -82,7 +82,7 @@ int32_t matmul(context* context, const strided* inputs, const strided* outputs, 
             prepare(inputs, result, epilogue, engine, made);
         });
         if (found->is_ready()) {
-            const nan_watch watch(found->flags_to_watch(epilogue));
+            const nan_watch watch(context->watch, found->flags_to_watch(epilogue));
             if (!found->run(*context, cache.engine, {&inputs[0], &inputs[1], &result}, inputs, epilogue))
                 return fail(PRECAST_FAILED, "oneDNN failed in a matrix product");
             if (watch.saw_one()) {

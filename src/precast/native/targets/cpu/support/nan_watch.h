@@ -18,40 +18,72 @@ namespace precast {
 #if defined(__SSE__)
 constexpr bool can_watch = true;
 
-class nan_watch {
-public:
-    // From here on, in all threads that routines use, for these among the flags of MXCSR.
-    explicit nan_watch(unsigned flags) : flags(flags), before(flags ? _mm_getcsr() & flags : 0) {
-        if (!flags) return;
+// In all threads that routines use, among the flags of MXCSR.
+inline void clear_flags(unsigned flags) {
 #pragma omp parallel if (omp_get_max_threads() > 1)
-        _mm_setcsr(_mm_getcsr() & ~flags);
-    }
-    ~nan_watch() {
-        if (before) _mm_setcsr(_mm_getcsr() | before);
-    }
-    nan_watch(const nan_watch&) = delete;
-    nan_watch& operator=(const nan_watch&) = delete;
-
-    bool saw_one() const {
-        bool found = false;
-        if (!flags) return found;
+    _mm_setcsr(_mm_getcsr() & ~flags);
+}
+inline bool has_flags(unsigned flags) {
+    bool found = false;
 #pragma omp parallel reduction(|| : found) if (omp_get_max_threads() > 1)
-        found = (_mm_getcsr() & flags) != 0;
-        return found;
-    }
-
-private:
-    const unsigned flags, before;
-};
+    found = (_mm_getcsr() & flags) != 0;
+    return found;
+}
+inline unsigned own_flags() { return _mm_getcsr(); }
+inline void set_own_flags(unsigned flags) { _mm_setcsr(_mm_getcsr() | flags); }
 #else
 constexpr bool can_watch = false;
 
+inline void clear_flags(unsigned) {}
+inline bool has_flags(unsigned) { return false; }
+inline unsigned own_flags() { return 0; }
+inline void set_own_flags(unsigned) {}
+#endif
+
+// The watch over a call. Asking all threads takes as long as a small step does: where a call can be repeated it is asked once, at its
+// end, and if something was seen the call is repeated, as all later ones are run, with a watch over each step.
+class call_watch {
+public:
+    // From here on, for these flags: by the step that needs it, or by the call.
+    bool begin_step(unsigned flags) {
+        if (goes_by_step) {
+            clear_flags(flags);
+            return true;
+        }
+        if (!(watched & flags)) clear_flags(flags);
+        watched |= flags;
+        return false;
+    }
+
+    template <class Run>
+    int32_t run(bool can_be_repeated, Run run) {
+        const unsigned before = own_flags();
+        goes_by_step = has_seen_one || !can_be_repeated;
+        watched = 0;
+        int32_t status = run();
+        if (!status && watched && has_flags(watched)) {
+            has_seen_one = goes_by_step = true;
+            status = run();
+        }
+        set_own_flags(before & all_flags);
+        return status;
+    }
+
+private:
+    static constexpr unsigned all_flags = 0x3f;
+    bool goes_by_step = true, has_seen_one = false;
+    unsigned watched = 0;
+};
+
+// The watch over a step.
 class nan_watch {
 public:
-    explicit nan_watch(unsigned) {}
-    bool saw_one() const { return false; }
+    nan_watch(call_watch& call, unsigned flags) : flags(flags && call.begin_step(flags) ? flags : 0) {}
+    bool saw_one() const { return flags && has_flags(flags); }
+
+private:
+    const unsigned flags;
 };
-#endif
 
 // What the processor notes if oneDNN is wrong in one of these steps.
 inline unsigned flags_to_watch(const epilogue& epilogue) {

@@ -60,6 +60,9 @@ inline dnnl_data_type_t type_of(precast_dtype dtype) {
     return dnnl_data_type_undef;
 }
 
+// Of what is multiplied, which may be whole numbers where the result is not.
+inline dnnl_data_type_t factor_type_of(precast_dtype dtype) { return dtype.code == 0 && dtype.bits == 8 ? dnnl_s8 : type_of(dtype); }
+
 inline std::string_view implementation_of(const owned_plan& plan) {
     const char* name = "";
     dnnl_primitive_desc_query(plan.get(), dnnl_query_impl_info_str, 0, &name);

@@ -15,7 +15,7 @@ namespace precast::panel_product {
 constexpr int tile_columns = vector_lanes == 16 ? 12 : 6;
 constexpr int64_t panel_width = 2 * vector_lanes;
 // Panels of a block stay in the second cache; columns of a group are as many tiles as squares of vectors.
-constexpr int64_t block_rows = 128, block_depth = 768, part_depth = 384, group_columns = 96;
+constexpr int64_t block_rows = 128, block_depth = 768, part_depth = 384, group_columns = 96, small_group = group_columns / 2;
 constexpr int64_t cache_line = 16;
 // Columns that lie a multiple of this apart are in each other's way in the first cache.
 constexpr int64_t colliding_step = 512, copied_step = block_depth + cache_line;
@@ -71,44 +71,66 @@ public:
     static int64_t panel_elements(int64_t depth) { return block_rows * depth; }
     static constexpr int64_t thread_elements = block_rows * group_columns + tile_columns * copied_step;
 
-    // Vectors of rows into panels; what is missing of the last vector is 0.
-    void fill_panels() const {
-#pragma omp parallel for if (problem.is_large())
-        for (int64_t row = 0; row < rows; row += vector_lanes) {
-            float* panel = panels + row / panel_width * panel_width * problem.depth + row % panel_width;
-            for (int64_t k = 0; k < problem.depth; k += vector_lanes) {
-                const int64_t lanes = std::min(vector_lanes, problem.depth - k);
-                float_vector square[vector_lanes];
-                for (int64_t each = 0; each < vector_lanes; ++each)
-                    square[each] = row + each < rows ? load_lanes(problem.left + (first_row + row + each) * problem.left_step + k, lanes)
-                                                     : float_vector{};
-                transpose<vector_lanes>(square);
-                for (int64_t each = 0; each < lanes; ++each) store_vector(panel + (k + each) * panel_width, square[each]);
-            }
-        }
-    }
-
     // `scratch` has `thread_elements` for each thread.
-    void multiply(float* scratch) const {
-#pragma omp parallel for schedule(dynamic) if (problem.is_large())
-        for (int64_t column = 0; column < problem.columns; column += group_columns) {
+    void run(float* scratch) const {
+        const shares shares(rows, problem.columns, problem.is_large() ? omp_get_max_threads() : 1);
+#pragma omp parallel if (problem.is_large())
+        {
             float *sums = scratch + omp_get_thread_num() * thread_elements, *copy = sums + block_rows * group_columns;
-            const int64_t columns = std::min(group_columns, problem.columns - column);
-            for (int64_t first = 0; first < problem.depth; first += block_depth) multiply_group(column, columns, first, sums, copy);
-            for (int64_t row = 0; row < rows; row += vector_lanes) write(column, columns, row, sums);
+#pragma omp for collapse(2)
+            for (int64_t row = 0; row < rows; row += vector_lanes)
+                for (int64_t k = 0; k < problem.depth; k += filled_depth)
+                    fill_panel(row, k, std::min(problem.depth, k + filled_depth));
+#pragma omp for collapse(2) schedule(dynamic)
+            for (int64_t column = 0; column < problem.columns; column += shares.columns)
+                for (int64_t row = 0; row < rows; row += shares.rows)
+                    multiply(column, std::min(shares.columns, problem.columns - column), row, std::min(rows, row + shares.rows), sums, copy);
         }
     }
 
 private:
-    void multiply_group(int64_t first_column, int64_t columns, int64_t first, float* sums, float* copy) const {
+    static constexpr int64_t filled_depth = 128;
+
+    // What a thread takes at a time: small groups of columns where there are few, and half the rows where that is more even.
+    struct shares {
+        int64_t rows, columns;
+
+        shares(int64_t all_rows, int64_t all_columns, int64_t threads)
+            : rows(all_rows), columns(all_columns < 2 * threads * group_columns ? small_group : group_columns) {
+            const int64_t groups = (all_columns + columns - 1) / columns, half = rounded_up((all_rows + 1) / 2, panel_width);
+            const auto longest = [&](int64_t tasks, int64_t size) { return (tasks + threads - 1) / threads * size; };
+            if (longest(2 * groups, half) < longest(groups, all_rows)) rows = half;
+        }
+    };
+
+    // A vector of rows, some of the depth; what is missing of the last vector is 0.
+    void fill_panel(int64_t row, int64_t k, int64_t end) const {
+        float* panel = panels + row / panel_width * panel_width * problem.depth + row % panel_width;
+        for (; k < end; k += vector_lanes) {
+            const int64_t lanes = std::min(vector_lanes, problem.depth - k);
+            float_vector square[vector_lanes];
+            for (int64_t each = 0; each < vector_lanes; ++each)
+                square[each] = row + each < rows ? load_lanes(problem.left + (first_row + row + each) * problem.left_step + k, lanes)
+                                                 : float_vector{};
+            transpose<vector_lanes>(square);
+            for (int64_t each = 0; each < lanes; ++each) store_vector(panel + (k + each) * panel_width, square[each]);
+        }
+    }
+
+    void multiply(int64_t column, int64_t columns, int64_t row, int64_t end_row, float* sums, float* copy) const {
+        for (int64_t first = 0; first < problem.depth; first += block_depth) multiply_group(column, columns, first, row, end_row, sums, copy);
+        for (; row < end_row; row += vector_lanes) write(column, columns, row, sums);
+    }
+
+    void multiply_group(int64_t first_column, int64_t columns, int64_t first, int64_t start_row, int64_t end_row, float* sums, float* copy) const {
         const int64_t depth = std::min(block_depth, problem.depth - first);
         const bool is_last = first + depth == problem.depth;
         for (int64_t column = 0; column < columns; column += tile_columns) {
-            auto tile = tile_of(first_column + column, first, depth, copy);
+            auto tile = tile_of(first_column + column, first, depth, end_row - start_row, copy);
             tile.ahead = column + tile_columns < columns ? at(first_column + column + tile_columns, first)
                          : is_last                       ? at(first_column + columns, 0)
                                                          : at(first_column, first + depth);
-            for (int64_t row = 0; row < rows; row += panel_width, tile.ahead += tile.ahead_columns * tile.ahead_step) {
+            for (int64_t row = start_row; row < end_row; row += panel_width, tile.ahead += tile.ahead_columns * tile.ahead_step) {
                 const float* panel = panels + row * problem.depth + first * panel_width;
                 float* totals = sums + row * group_columns + column * panel_width;
                 if (is_last) prefetch_results(row, first_column + column / tile_columns * cache_line);
@@ -130,7 +152,7 @@ private:
     const float* at(int64_t column, int64_t k) const { return problem.right + column * problem.right_step + k; }
 
     // Some columns as they lie, or, if they are too few or in each other's way, copied, with columns of zeros.
-    tile tile_of(int64_t column, int64_t first, int64_t depth, float* copy) const {
+    tile tile_of(int64_t column, int64_t first, int64_t depth, int64_t rows, float* copy) const {
         const int64_t columns = std::min<int64_t>(tile_columns, problem.columns - column);
         const int64_t ahead_columns = tile_columns / ((rows + panel_width - 1) / panel_width);
         if (columns == tile_columns && problem.right_step % colliding_step != 0)
@@ -170,11 +192,7 @@ inline bool multiply(context& context, const product_problem& problem) {
     const int64_t elements = panel_elements + omp_get_max_threads() * block::thread_elements;
     auto* scratch = reinterpret_cast<float*>(context.scratch(elements * static_cast<int64_t>(sizeof(float))));
     if (!scratch) return false;
-    for (int64_t row = 0; row < problem.rows; row += block_rows) {
-        const block next(problem, row, scratch);
-        next.fill_panels();
-        next.multiply(scratch + panel_elements);
-    }
+    for (int64_t row = 0; row < problem.rows; row += block_rows) block(problem, row, scratch).run(scratch + panel_elements);
     return true;
 }
 

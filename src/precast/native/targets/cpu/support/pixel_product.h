@@ -1,5 +1,5 @@
-// Convolutions whose filters are single pixels, as products of pixels by filters as they lie: oneDNN would bring filters that
-// are no constants into blocks in every call, which takes longer than it saves where there are few pixels.
+// Convolutions whose filters are single pixels, as products of pixels by filters: by constants that are in panels, or by filters as
+// they lie, where there are few pixels: oneDNN would bring those into blocks in every call, which takes longer than it saves.
 #pragma once
 
 #include <optional>
@@ -17,19 +17,30 @@ public:
 
     // False if this is another problem, or another way is better.
     bool run(context& context, const strided* inputs, const epilogue& epilogue) const {
-        if (!fits() || !pays()) return false;
+        if (!fits() || !(w.is_constant ? x.sizes[1] >= long_depth : pays())) return false;
         std::vector<strided> rows;
         if (!as_pixel_rows(y, inputs, epilogue, rows)) return false;
         product_problem product{static_cast<const float*>(x.data), static_cast<const float*>(w.data), static_cast<float*>(y.data),
                                 pixels(), y.sizes[1], x.sizes[1], x.sizes[1], w.strides[0], y.sizes[1], {}};
-        return product.finish.set(rows.data(), epilogue) && multiply_as_it_lies(context, product);
+        if (!product.finish.set(rows.data(), epilogue)) return false;
+        return w.is_constant ? multiply_by_panels(context, product, filters()) : multiply_as_it_lies(context, product);
     }
 
 private:
+    static constexpr int64_t long_depth = 64;
+
     int64_t pixels() const { return pixels_of(y); }
 
+    // A column for each filter.
+    strided filters() const {
+        strided matrix = w;
+        matrix.rank = 2;
+        for (int dim = 0; dim < 2; ++dim) matrix.sizes[dim] = w.sizes[1 - dim], matrix.strides[dim] = w.strides[1 - dim];
+        return matrix;
+    }
+
     bool fits() const {
-        if (problem.wanted != result || problem.is_empty() || problem.groups() != 1 || w.strides[1] != 1) return false;
+        if (problem.wanted != result || problem.is_empty() || problem.groups() != 1 || (!w.is_constant && w.strides[1] != 1)) return false;
         for (int dim = 0; dim < problem.spatial(); ++dim)
             if (w.sizes[2 + dim] != 1 || problem.stride(dim) != 1 || problem.padding(dim) != 0) return false;
         for (const auto* each : {&x, &w, &y})
@@ -39,8 +50,8 @@ private:
 
     // As measured: oneDNN takes as long to pack filters as for some 16 pixels more. Ours computes whole vectors of pixels.
     bool pays() const {
-        constexpr int64_t most = 64, long_depth = 64, packing = 16;
-        if (vector_lanes != 16 || w.is_constant || x.sizes[1] < long_depth || pixels() > most) return false;
+        constexpr int64_t most = 64, packing = 16;
+        if (vector_lanes != 16 || x.sizes[1] < long_depth || pixels() > most) return false;
         return rounded_up(pixels(), vector_lanes) <= pixels() + packing;
     }
 

@@ -25,7 +25,7 @@ inline void append_layout(problem_key& key, const strided& operand) {
 // What tells prepared primitives apart. How many threads there are decides how oneDNN divides the work.
 inline problem_key key_of(int64_t kind, const strided* inputs, const strided& result, size_t own_inputs,
                           const epilogue& epilogue) {
-    problem_key key{kind, result.dtype.code * 256 + result.dtype.bits, omp_get_max_threads()};
+    problem_key key{kind, result.dtype.code * 256 + result.dtype.bits, inputs[0].dtype.code * 256 + inputs[0].dtype.bits, omp_get_max_threads()};
     for (size_t each = 0; each < own_inputs; ++each) append_layout(key, inputs[each]);
     append_layout(key, result);
     for (int32_t each = 0; each < epilogue.size; ++each) {

@@ -2,6 +2,7 @@
 
 #include "few_rows.h"
 #include "packed_product.h"
+#include "packed_rows.h"
 #include "panel_product.h"
 
 namespace precast {
@@ -25,15 +26,29 @@ std::vector<strided> as_images(const strided* inputs, const epilogue& epilogue) 
 // The product, whatever its right matrix lies like; nothing if the others do not lie as these loops want them.
 std::optional<product_problem> problem_of(const strided* inputs, const strided& result, const epilogue& epilogue) {
     const auto &left = inputs[0], &right = inputs[1];
-    if (result.rank != 2 || !result.is_single() || !left.is_single() || !right.is_single()) return {};
-    if (left.strides[1] != 1 || (result.strides[1] != 1 && result.sizes[1] != 1)) return {};
-    product_problem problem{static_cast<const float*>(left.data), static_cast<const float*>(right.data), static_cast<float*>(result.data),
-                            result.sizes[0], result.sizes[1], left.sizes[1], left.strides[0], right.strides[1], result.strides[0], {}};
-    if (epilogue.size && !problem.finish.set(as_images(inputs, epilogue).data(), epilogue)) return {};
+    if (!left.is_single() || !right.is_single() || left.strides[1] != 1) return {};
+    auto problem = product_into(inputs, result, epilogue);
+    if (!problem) return {};
+    problem->left = static_cast<const float*>(left.data);
+    problem->right = static_cast<const float*>(right.data);
+    problem->depth = left.sizes[1];
+    problem->left_step = left.strides[0];
+    problem->right_step = right.strides[1];
     return problem;
 }
 
 }  // namespace
+
+std::optional<product_problem> product_into(const strided* inputs, const strided& result, const epilogue& epilogue) {
+    if (result.rank != 2 || !result.is_single() || (result.strides[1] != 1 && result.sizes[1] != 1)) return {};
+    product_problem problem{};
+    problem.result = static_cast<float*>(result.data);
+    problem.rows = result.sizes[0];
+    problem.columns = result.sizes[1];
+    problem.result_step = result.strides[0];
+    if (epilogue.size && !problem.finish.set(as_images(inputs, epilogue).data(), epilogue)) return {};
+    return problem;
+}
 
 std::optional<product_problem> product_as_it_lies(const strided* inputs, const strided& result, const epilogue& epilogue) {
     if (inputs[1].strides[0] != 1) return {};
@@ -56,12 +71,19 @@ bool multiply_as_it_lies(context& context, const product_problem& problem) {
     return true;
 }
 
+bool multiply_by_panels(context& context, const product_problem& problem, const strided& right) {
+    const bool is_few = problem.rows <= packed_product::most_rows;
+    if (!has_vectors || !right.is_constant || !(is_few || packed_rows::is_best(problem))) return false;
+    const float* panels = packed_product::panels_of(context, right);
+    if (!panels || !is_few) return panels && packed_rows::multiply(context, problem, panels);
+    packed_product::multiply(context, problem, panels);
+    return true;
+}
+
 bool multiply_by_constant(context& context, const strided* inputs, const strided& result, const epilogue& epilogue) {
-    if (!has_vectors || !inputs[1].is_constant || result.sizes[0] > packed_product::most_rows) return false;
+    if (!has_vectors || !inputs[1].is_constant) return false;
     const auto problem = problem_of(inputs, result, epilogue);
-    const float* panels = problem ? packed_product::panels_of(context, inputs[1]) : nullptr;
-    if (panels) packed_product::multiply(context, *problem, panels);
-    return panels != nullptr;
+    return problem && multiply_by_panels(context, *problem, inputs[1]);
 }
 
 }  // namespace precast

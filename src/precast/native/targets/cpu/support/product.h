@@ -1,4 +1,4 @@
-// Products of few rows, in single precision.
+// Products in single precision, of few rows, or by a constant.
 //
 // Matrices whose columns lie one after the other, as the weights of linear layers do, are read as they lie: nobody knows whether
 // they are still those of the last call. Constants are brought into panels once.
@@ -36,6 +36,9 @@ struct product_problem {
     }
 };
 
+// Where a product goes, and what is done to it, of a result that is rows of floats; nothing if vectors cannot be written there.
+std::optional<product_problem> product_into(const strided* inputs, const strided& result, const epilogue& epilogue);
+
 // The product and its epilogue as these loops want them; nothing if they lie otherwise.
 std::optional<product_problem> product_as_it_lies(const strided* inputs, const strided& result, const epilogue& epilogue);
 
@@ -45,7 +48,10 @@ bool is_best_as_it_lies(const product_problem& problem);
 // False if there is no memory.
 bool multiply_as_it_lies(context& context, const product_problem& problem);
 
-// A few rows by a constant. False if this is another problem, or there is no memory.
+// Rows by a constant matrix. False if it is none, another way is better, or there is no memory.
+bool multiply_by_panels(context& context, const product_problem& problem, const strided& right);
+
+// The same for operands that may lie otherwise. False if this is another problem, or there is no memory.
 bool multiply_by_constant(context& context, const strided* inputs, const strided& result, const epilogue& epilogue);
 
 }  // namespace precast

@@ -81,7 +81,16 @@ size_t count_own(const tensor_spec* specs, size_t count) {
     return own;
 }
 
-bool updates_state(const entry& entry) { return count_own(entry.outputs, entry.output_count) != entry.output_count; }
+bool updates_state(const entry& entry) {
+    const auto is_changed = [](const tensor_spec& input) { return input.state >= 0 && input.is_written; };
+    return count_own(entry.outputs, entry.output_count) != entry.output_count ||
+           std::any_of(entry.inputs, entry.inputs + entry.input_count, is_changed);
+}
+
+// Whether a call of it can be repeated.
+bool only_reads(const entry& entry) {
+    return !updates_state(entry) && std::none_of(entry.inputs, entry.inputs + entry.input_count, [](const auto& each) { return each.is_written; });
+}
 
 // One call: the caller's inputs in the program's order, checked, with the sizes and layouts that follow from them. The
 // places of weights are null: they lie as the program expects.
@@ -282,8 +291,10 @@ precast_status run_alone(precast_model& model, size_t number, call& prepared, co
     char* arena = context->arena(prepared.arena_size);
     if (prepared.arena_size && !arena)
         status = fail(PRECAST_OUT_OF_MEMORY, "no %lld bytes of scratch memory", static_cast<long long>(prepared.arena_size));
-    else status = entry.run({input_data.data(), output_data.data(), arena, prepared.sizes.data(), context.get(),
-                             prepared.sizes.data() + entry.size_count});
+    else status = context->watch.run(only_reads(entry), [&] {
+        return entry.run({input_data.data(), output_data.data(), arena, prepared.sizes.data(), context.get(),
+                          prepared.sizes.data() + entry.size_count});
+    });
     model.give_back(std::move(context));
     if (!status && entry.found_count) status = tell_layouts(entry, prepared, outputs);
     if (status) return status;
@@ -291,7 +302,7 @@ precast_status run_alone(precast_model& model, size_t number, call& prepared, co
     layout = prepared.layouts.data();
     for (size_t position = 0; position < entry.input_count; ++position) {
         const tensor_spec& spec = entry.inputs[position];
-        if (spec.is_written) put_back(*prepared.inputs[position], layout, layout + spec.rank, input_data[position]);
+        if (spec.is_written && spec.state < 0) put_back(*prepared.inputs[position], layout, layout + spec.rank, input_data[position]);
         layout += 2 * spec.rank;
     }
     return PRECAST_OK;

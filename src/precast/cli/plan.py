@@ -1,0 +1,135 @@
+"""``precast plan``: what a training step would take over many processes, from one that was measured."""
+
+import json
+import math
+import re
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from precast.artifact.archive import write_file
+from precast.cli.model_reference import call_factory
+from precast.cli.progress import seconds_text
+from precast.errors import InputTypeError, InputValueError
+from precast.runtime.line_drawing import Line, draw_lines
+from precast.training import train_step
+from precast.training.plan import Network, PlannedStep, plan, powers_of_two
+from precast.training.timeline import Timeline, read_timeline
+
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+_WARM, _MEASURED = 2, 5
+_UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_PARTS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@app.command(name="plan")
+def plan_command(
+    step: Annotated[
+        str,
+        typer.Argument(
+            help="A file that `step.timeline(batch).save(path)` wrote, or `file.py:make`, a function that returns "
+            "(model, loss_fn, optimizer, batch): such a step is measured here, in one process."
+        ),
+    ],
+    ranks: Annotated[int, typer.Option(min=1, help="How many processes at most.")],
+    bandwidth: Annotated[str, typer.Option(help="What each process can send: 50GB/s, or 400Gb/s in bits.")],
+    latency: Annotated[str, typer.Option(help="Until the first byte arrives: 5us.")] = "10us",
+    shard: Annotated[str, typer.Option(help="Of a step measured here: none, optimizer or parameters.")] = "none",
+    bucket: Annotated[str, typer.Option(help="Of a step measured here: what is exchanged at a time.")] = "25MiB",
+    plot: Annotated[Path | None, typer.Option(help="Draw the efficiency over the processes here, as SVG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Tell what a training step would take over many processes.
+
+    Each process computes what the measured one did, on a batch of its own; gradients are exchanged beside it, bucket by
+    bucket, at the speed of the network that you name.
+    """
+    network = Network(parse_bytes(bandwidth), parse_seconds(latency))
+    timeline = read_timeline(Path(step)) if step.endswith(".json") else _measured(step, shard, int(parse_bytes(bucket)))
+    planned = plan(timeline, network, powers_of_two(ranks))
+    if plot is not None:
+        write_file(plot, [_drawing(planned, step).encode()])
+    if as_json:
+        facts = [{**asdict(each), "efficiency": each.efficiency, "speedup": each.speedup} for each in planned]
+        typer.echo(json.dumps({"network": asdict(network), "steps": facts}, indent=2))
+        return
+    _tell(timeline, planned)
+    if plot is not None:
+        typer.echo(f"plot: {plot}")
+
+
+def parse_bytes(text: str) -> float:
+    """``50GB/s``, ``400Gb/s`` (bits), ``25MiB`` → bytes."""
+    found = re.fullmatch(r"([\d.]+)\s*([kMGT]?|[KMG]i)([bB])?(/s)?", text.strip())
+    if found is None or not _is_number(found[1]) or float(found[1]) <= 0:
+        raise InputValueError(f"{text!r} is no number of bytes.", why="it is a number and a unit", fix="Write 50GB/s.")
+    return float(found[1]) * _UNITS[found[2]] / (8 if found[3] == "b" else 1)
+
+
+def parse_seconds(text: str) -> float:
+    """``5us`` → seconds."""
+    found = re.fullmatch(r"([\d.]+)\s*(ns|us|µs|ms|s)", text.strip())
+    if found is None or not _is_number(found[1]):
+        raise InputValueError(f"{text!r} is no time.", why="it is a number and a unit", fix="Write 5us, or 0.1ms.")
+    return float(found[1]) * _PARTS[found[2]]
+
+
+def _is_number(text: str) -> bool:
+    return text.count(".") <= 1 and text != "."
+
+
+def _measured(reference: str, shard: str, bucket_bytes: int) -> Timeline:
+    """The best of some steps, made here by a process group of one: its collectives cost nothing."""
+    made: Any = call_factory(reference)
+    if not isinstance(made, tuple) or len(made) != 4:
+        raise InputTypeError(
+            f"{reference} returned a {type(made).__name__}.",
+            why="a step is made of four things",
+            fix="Return (model, loss_fn, optimizer, batch).",
+        )
+    model, loss_fn, optimizer, batch = made
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        try:
+            group = torch.distributed.group.WORLD
+            step = train_step(
+                model, loss_fn, optimizer, batch, process_group=group, shard=shard, bucket_bytes=bucket_bytes
+            )
+            for _ in range(_WARM):
+                step(batch)
+            return min((step.timeline(batch) for _ in range(_MEASURED)), key=lambda each: each.seconds)
+        finally:
+            torch.distributed.destroy_process_group()
+
+
+def _tell(timeline: Timeline, planned: list[PlannedStep]) -> None:
+    exchanged = sum(each.bytes for each in timeline.exchanges)
+    typer.echo(
+        f"measured: {seconds_text(timeline.seconds)} a step with {timeline.processes} processes, "
+        f"{len(timeline.exchanges)} exchanges of {exchanged / 1e6:.1f} MB together"
+    )
+    table = Table(box=None)
+    for column in ("ranks", "step", "waiting", "efficiency", "speed-up"):
+        table.add_column(column, justify="right")
+    for each in planned:
+        table.add_row(
+            str(each.processes),
+            seconds_text(each.seconds),
+            seconds_text(each.waiting_seconds),
+            f"{each.efficiency:.1%}",
+            f"{each.speedup:.1f}x",
+        )
+    Console().print(table)
+
+
+def _drawing(planned: list[PlannedStep], step: str) -> str:
+    points = [(math.log2(each.processes), 100 * each.efficiency) for each in planned]
+    title = f"{step}: percent of the time in which processes compute"
+    line = Line(points, labels=[str(each.processes) for each in planned])
+    return draw_lines([line], title=title, x_label="log2 of the processes", y_label="%")

@@ -1,0 +1,63 @@
+"""``precast report``: a page about what a model becomes, or about what is in a package."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precast.cli.progress import bytes_text, telling_steps
+from precast.report.contents import Report
+from precast.report.page import read_page, write_page
+
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+
+
+@app.command()
+def report(
+    source: Annotated[str, typer.Argument(help="file.py:factory, package.module:factory, or a .precast file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    inference: Annotated[bool, typer.Option("--inference", help="Without gradients.")] = False,
+    calls: Annotated[int, typer.Option(min=0, help="How often to run it for times; 0 builds and runs nothing.")] = 10,
+    compare: Annotated[
+        str | None, typer.Option(help="A page written before, or another model or package, to show what differs.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what the page would hold as JSON.")] = False,
+) -> None:
+    """Write a page about what a model becomes.
+
+    One HTML file that shows the graph, kernels with their code, times, memory, guards and passes.
+    The factory returns (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
+    """
+    with telling_steps() as tell:
+
+        def gathered(one: str) -> Report:
+            tell(f"looking at {one}")
+            return _contents(one, inference=inference, calls=calls)
+
+        found = gathered(source)
+        if as_json:
+            typer.echo(json.dumps(asdict(found)))
+            return
+        previous = None
+        if compare is not None:
+            previous = read_page(compare) if compare.endswith((".html", ".htm")) else asdict(gathered(compare))
+        written = write_page(found, output, previous=previous)
+    typer.echo(f"{written}: {bytes_text(written.stat().st_size)}")
+
+
+def _contents(source: str, *, inference: bool, calls: int) -> Report:
+    if ":" not in source:
+        from precast.report.package_contents import package_report
+
+        return package_report(Path(source))
+    # Packages are looked into where torch is not installed, too.
+    import torch
+
+    from precast.cli.model_reference import load_model
+    from precast.report.collect import collect
+
+    model = load_model(source)
+    with torch.set_grad_enabled(not inference):
+        return collect(model.module, model.args, model.kwargs, calls=calls)

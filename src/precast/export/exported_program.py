@@ -1,0 +1,13 @@
+"""The exported program and what describes its modules' calls, under the names that PyTorch's users import."""
+
+from precast.export.preserved_ops import CustomDecompTable, default_decompositions
+from precast.export.program import ExportedProgram
+from precast.export.tracepoints import ModuleCallEntry, ModuleCallSignature
+
+__all__ = [
+    "CustomDecompTable",
+    "ExportedProgram",
+    "ModuleCallEntry",
+    "ModuleCallSignature",
+    "default_decompositions",
+]

@@ -1,0 +1,28 @@
+"""What goes into and comes out of an exported graph, under the names that PyTorch's users import."""
+
+from precast.export.signature import ExportBackwardSignature, ExportGraphSignature
+from precast.graph.signature import (
+    ConstantArgument,
+    CustomObjArgument,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+    TokenArgument,
+)
+
+__all__ = [
+    "ConstantArgument",
+    "CustomObjArgument",
+    "ExportBackwardSignature",
+    "ExportGraphSignature",
+    "InputKind",
+    "InputSpec",
+    "OutputKind",
+    "OutputSpec",
+    "SymIntArgument",
+    "TensorArgument",
+    "TokenArgument",
+]

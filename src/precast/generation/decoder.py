@@ -1,0 +1,110 @@
+"""A causal language model of transformers that keeps its keys and values in memory of its own.
+
+Before: ``model(ids, past_key_values=cache)``, where the cache grows with every token
+After:  ``decoder(ids)``; buffers ``keys_0``, ``values_0``, … have room for as many tokens as there may ever be, and
+        ``position`` says how many are there. All of them are state of the module, updated where they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, DynamicCache, StaticLayer
+
+from precast.errors import InputTypeError, InputValueError
+
+Tensor = torch.Tensor
+
+
+class Decoder(nn.Module):
+    """``decoder(ids)`` → the logits of the token after the last of ``ids``, which follow all tokens seen before.
+
+    ``starts``, given with the first tokens, says for each row of the batch how many of these are padding, on the left.
+    """
+
+    position: Tensor
+    starts: Tensor
+
+    def __init__(self, model: nn.Module, *, max_length: int, batch_size: int = 1) -> None:
+        super().__init__()
+        self.model, self.max_length, self.batch_size = model, max_length, batch_size
+        shapes = _cache_shapes(model, batch_size)
+        self.depth = len(shapes)
+        for number, (key, value) in enumerate(shapes):
+            for name, like in (("keys", key), ("values", value)):
+                sizes = (batch_size, like.shape[1], max_length, like.shape[3])
+                self.register_buffer(f"{name}_{number}", like.new_zeros(sizes), persistent=False)
+        self.register_buffer("position", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.register_buffer("starts", torch.zeros(batch_size, dtype=torch.int64), persistent=False)
+
+    def forward(self, ids: Tensor, starts: Tensor | None = None) -> Tensor:
+        if starts is not None:
+            self.starts.copy_(starts)
+        slots = torch.arange(self.max_length)
+        places = torch.arange(ids.shape[1]) + self.position
+        result: Any = self.model(
+            input_ids=ids,
+            past_key_values=Cache(layers=[self._layer(number) for number in range(self.depth)]),
+            attention_mask=slots >= self.starts[:, None],
+            position_ids=(places - self.starts[:, None]).clamp(min=0),
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self.position.add_(ids.shape[1])
+        logits: Tensor = result.logits[:, -1]
+        return logits.float()
+
+    def _layer(self, number: int) -> Any:
+        """One layer's part of the cache, over this module's buffers."""
+        layer: Any = StaticLayer(max_cache_len=self.max_length)
+        layer.keys, layer.values = getattr(self, f"keys_{number}"), getattr(self, f"values_{number}")
+        layer.dtype, layer.device = layer.keys.dtype, layer.keys.device
+        layer.is_initialized = True
+        # Every layer counts for itself.
+        layer.cumulative_length = self.position.clone()
+        return layer
+
+
+class EndTokens(nn.Module):
+    """``ends()`` → the tokens that end a text."""
+
+    tokens: Tensor
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        configurations = (getattr(model, "generation_config", None), getattr(model, "config", None))
+        found = next((each for each in map(_end_tokens, configurations) if each), [])
+        self.register_buffer("tokens", torch.tensor(found, dtype=torch.int64))
+
+    def forward(self) -> Tensor:
+        return self.tokens.clone()
+
+
+def _end_tokens(configuration: object) -> list[int]:
+    told = getattr(configuration, "eos_token_id", None)
+    return [] if told is None else [int(told)] if isinstance(told, int) else [int(each) for each in told]
+
+
+def _cache_shapes(model: nn.Module, batch_size: int) -> list[tuple[Tensor, Tensor]]:
+    """What each layer keeps of one token: found out by a look, as configurations name these sizes in many ways."""
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(model, "generate"):
+        raise InputTypeError(
+            f"{type(model).__name__} is no language model of transformers.",
+            why="generating packages are made of models that take input_ids and past_key_values",
+            fix="Pass a model like transformers.AutoModelForCausalLM's.",
+        )
+    cache = DynamicCache(config=config)
+    with torch.no_grad():
+        model(input_ids=torch.zeros(batch_size, 1, dtype=torch.int64), past_key_values=cache, use_cache=True)
+    found = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
+    shapes = [(key, value) for key, value in found if isinstance(key, Tensor) and isinstance(value, Tensor)]
+    if len(shapes) != len(found) or any(key.ndim != 4 or value.ndim != 4 for key, value in shapes):
+        raise InputValueError(
+            f"{type(model).__name__} keeps something else than keys and values of every token.",
+            why="models with recurrent or compressed states have caches of their own kind",
+            fix="Package its forward with precast.package, with the cache as an argument.",
+        )
+    return shapes

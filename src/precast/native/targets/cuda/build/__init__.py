@@ -1,0 +1,1 @@
+"""Triton's sources to cubins, in processes of their own."""

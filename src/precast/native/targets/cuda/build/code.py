@@ -1,0 +1,80 @@
+"""Code for a GPU: programs as data, and cubins of their kernels; all of it is kept in the cache.
+
+A kernel that Triton does not compile is no reason to fail: it is run as the loops that it was made of, slowly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+
+from precast.cache import Store, content_key
+from precast.errors import BuildError
+from precast.native.describe import Entry
+from precast.native.loops.program import Kernel, KernelGroup
+from precast.native.targets import Code
+from precast.native.targets.cuda.build.cubins import Cubin, cubin_key, find_cubin, start_cubins
+from precast.native.targets.cuda.codegen.generate import generate
+from precast.native.targets.cuda.launches import GpuProgram, KernelSource
+from precast.native.targets.cuda.stored_programs import program_from_json, program_to_json
+
+_KIND = "gpu_programs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuCode(Code):
+    """Programs, and the kernels that they launch by their numbers."""
+
+    programs: Sequence[GpuProgram]
+    sources: Sequence[KernelSource]
+    cubins: Sequence[Cubin | BuildError]
+    loops: Sequence[Kernel | KernelGroup | None] = field(default=(), repr=False)
+    """What kernels were made of, for those that did not compile."""
+
+
+def start_code(entries: Sequence[Entry], architecture: int, store: Store) -> Callable[[], GpuCode]:
+    """Write the entries' programs and begin to compile their kernels; what is returned waits for that."""
+    programs, sources, loops = generate(entries)
+    wait = start_cubins(sources, architecture, store)
+
+    def finish() -> GpuCode:
+        cubins = wait()
+        told = {
+            "programs": [program_to_json(each) for each in programs],
+            "kernels": [asdict(each) for each in sources],
+            "cubins": [cubin_key(each, architecture) for each in sources],
+        }
+        data = json.dumps(told).encode()
+        key = content_key([data.decode()])
+        is_whole = not any(isinstance(each, BuildError) for each in cubins)
+        if is_whole:
+            store.put(_KIND, key, data)
+        return GpuCode(key, programs=programs, sources=sources, cubins=cubins, loops=loops)
+
+    return finish
+
+
+def find_code(key: str, store: Store) -> GpuCode:
+    """What was built before; a ``BuildError`` if a part of it is not in the store any more."""
+    with store.held():
+        data = store.get(_KIND, key)
+        if data is None:
+            raise _gone()
+        told = json.loads(data)
+        sources = [KernelSource(**{**each, "signature": tuple(each["signature"])}) for each in told["kernels"]]
+        cubins = [_found(find_cubin(each, store)) for each in told["cubins"]]
+    programs = tuple(program_from_json(each) for each in told["programs"])
+    return GpuCode(key, programs=programs, sources=sources, cubins=cubins)
+
+
+def _found(cubin: Cubin | None) -> Cubin:
+    if cubin is None:
+        raise _gone()
+    return cubin
+
+
+def _gone() -> BuildError:
+    return BuildError(
+        "code for a GPU is not in the cache any more", why="it was evicted", fix="nothing: it is made again"
+    )

@@ -1,0 +1,1 @@
+"""What generated kernels are written with, as Triton functions."""

@@ -1,0 +1,132 @@
+"""Let rows of matrices begin where tensor cores can read them: at multiples of 16 bytes.
+
+Before: ``logits: bf16[4096, 50257] = matmul(x, w)``, rows of 100514 bytes
+After:  the same with strides (50264, 1)
+
+What the caller lays out is copied: that reads and writes it once, and an unaligned product takes several times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from precast.artifact.dtypes import DTYPES
+from precast.native.loops.buffers import Buffer, View
+from precast.native.loops.index import Index, Variable, atom, constant, floor_divide
+from precast.native.loops.program import (
+    Kernel,
+    LibraryCall,
+    Loop,
+    LoopProgram,
+    Step,
+    Store,
+    read_by,
+    with_steps,
+    written_by,
+)
+from precast.native.loops.rewriting import replace_places
+from precast.native.loops.scalars import Load
+
+ALIGNMENT = 16
+SHORTEST = 512
+"""Rows of fewer elements, and matrices with fewer rows than an eighth of that, are not worth it."""
+
+
+def align_rows(program: LoopProgram) -> LoopProgram:
+    """Give large matrices in half precision, whose rows are not aligned, rows that are."""
+    wanted = dict.fromkeys(buffer for step in program.steps for buffer in _unaligned(step))
+    if not wanted:
+        return program
+    fixed = {*program.inputs, *program.outputs}
+    fixed |= {
+        buffer
+        for step in program.steps
+        if not isinstance(step, Kernel | LibraryCall) or (isinstance(step, LibraryCall) and step.routine != "matmul")
+        for buffer in (*read_by(step), *written_by(step))
+    }
+    names = {buffer.name for step in program.steps for buffer in (*read_by(step), *written_by(step))}
+    padded = {buffer: _padded(buffer, names) for buffer in wanted}
+    steps: list[Step] = []
+    known: set[Buffer] = set()
+    for step in program.steps:
+        if isinstance(step, LibraryCall):
+            copied = [buffer for buffer in read_by(step) if buffer in fixed and buffer in padded]
+            steps += [_copy(buffer, padded[buffer]) for buffer in copied if buffer not in known]
+            known |= set(copied)
+            steps.append(_with_rows(step, padded))
+            steps += [_copy(padded[each], each) for each in written_by(step) if each in fixed and each in padded]
+        elif isinstance(step, Kernel):
+            moved = {old: new for old, new in padded.items() if old not in fixed}
+            steps.append(_with_places(step, moved))
+        else:
+            steps.append(step)
+        known -= set(written_by(step))
+    return with_steps(program, steps)
+
+
+def _unaligned(step: Step) -> Iterator[Buffer]:
+    """Row-major matrices that a product reads or writes, with rows that are not aligned."""
+    if not isinstance(step, LibraryCall) or step.routine != "matmul":
+        return
+    for view in (*step.inputs[:2], *step.outputs):
+        buffer = view.buffer
+        rows, columns = (size.constant or 0 for size in view.shape[-2:]) if len(view.shape) > 1 else (0, 0)
+        is_large = max(rows, columns) >= SHORTEST and min(rows, columns) >= SHORTEST // 8
+        length = (buffer.shape[-1].constant or 0) * DTYPES[buffer.dtype].item_size if buffer.shape else 0
+        is_half = DTYPES[buffer.dtype].item_size == 2 and DTYPES[buffer.dtype].is_floating
+        if is_large and is_half and length % ALIGNMENT and _is_rows(buffer) and _goes_by_rows(view):
+            yield buffer
+
+
+def _is_rows(buffer: Buffer) -> bool:
+    return buffer.is_contiguous and len(buffer.shape) > 1
+
+
+def _goes_by_rows(view: View) -> bool:
+    """Whether all steps but one are of whole rows: then they can be longer."""
+    row = view.buffer.shape[-1]
+    strides = [stride for size, stride in zip(view.shape, view.strides, strict=True) if size != constant(1)]
+    others = [stride for stride in strides if stride != constant(1)]
+    is_whole = view.offset == constant(0) and len(strides) - len(others) == 1
+    return is_whole and all(floor_divide(each, row) * row == each for each in others)
+
+
+def _padded(buffer: Buffer, names: set[str]) -> Buffer:
+    row = buffer.shape[-1]
+    assert row.constant is not None, "rows of known length are padded"
+    step = ALIGNMENT // DTYPES[buffer.dtype].item_size
+    longer = constant(-(-row.constant // step) * step)
+    name = f"{buffer.name}_aligned"
+    while name in names:
+        name += "_"
+    names.add(name)
+    return Buffer(name, buffer.dtype, buffer.shape, tuple(_longer(each, row, longer) for each in buffer.strides))
+
+
+def _with_rows(call: LibraryCall, padded: dict[Buffer, Buffer]) -> LibraryCall:
+    def change(view: View) -> View:
+        if view.buffer not in padded or not _goes_by_rows(view):
+            return view
+        old, new = view.buffer.shape[-1], padded[view.buffer]
+        strides = tuple(_longer(each, old, new.strides[-2]) for each in view.strides)
+        return replace(view, buffer=new, strides=strides)
+
+    inputs, outputs = tuple(map(change, call.inputs)), tuple(map(change, call.outputs))
+    return call if (inputs, outputs) == (call.inputs, call.outputs) else replace(call, inputs=inputs, outputs=outputs)
+
+
+def _longer(stride: Index, old: Index, new: Index) -> Index:
+    return stride if stride == constant(1) else floor_divide(stride, old) * new
+
+
+def _with_places(kernel: Kernel, moved: dict[Buffer, Buffer]) -> Kernel:
+    if moved.keys().isdisjoint((*kernel.read, *kernel.written)):
+        return kernel
+    return replace(kernel, body=replace_places(kernel.body, lambda place: (moved.get(place[0], place[0]), place[1])))
+
+
+def _copy(source: Buffer, target: Buffer) -> Kernel:
+    variables = tuple(Variable(f"i{number}", size) for number, size in enumerate(source.shape))
+    at = tuple(map(atom, variables))
+    return Kernel(target.name, (Loop(variables, (Store(target, at, Load(source, at)),)),), (f"{target.name}: aligned",))

@@ -1,0 +1,65 @@
+"""Routines of libraries on a GPU, by torch's operators: products by cuBLAS, written where the program wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from precast.native.targets.cuda.launches import Call
+
+Tensors = Sequence[torch.Tensor]
+
+
+CONVOLUTIONS = frozenset({"convolution", "convolution_backward_data", "convolution_backward_weights"})
+"""Routines whose results torch allocates: it has none that write where they are told."""
+ROUTINES = CONVOLUTIONS | {"matmul"}
+
+
+def convolve(
+    routine: str, inputs: Tensors, shape: Sequence[int], strides: Sequence[int], numbers: Sequence[int]
+) -> torch.Tensor:
+    """The result of a convolution, by cuDNN; `shape` and `strides` are how it is wanted."""
+    first, second = inputs
+    spatial = first.ndim - 2
+    groups, stride, padding, dilation = numbers[0], *(list(numbers[1 + n * spatial :][:spatial]) for n in range(3))
+    geometry = (stride, padding, dilation, False, [0] * spatial, groups)
+    if routine == "convolution":
+        made: torch.Tensor = torch.ops.aten.convolution(first, second, None, *geometry)
+        return made
+    # Of what the gradient is for, only the layout is looked at.
+    like = torch.empty_strided(shape, strides, dtype=first.dtype, device=first.device)
+    if routine == "convolution_backward_data":
+        operands, mask = (first, like, second), [True, False, False]
+    else:
+        operands, mask = (second, first, like), [False, True, False]
+    found = torch.ops.aten.convolution_backward(*operands, None, *geometry, mask)
+    gradient: torch.Tensor = next(each for each, is_wanted in zip(found, mask, strict=True) if is_wanted)
+    return gradient
+
+
+def multiply(call: Call, inputs: Tensors, output: torch.Tensor) -> None:
+    """Fill the result of a product."""
+    assert call.routine == "matmul", f"there is no routine {call.routine}"
+    left, right, *others = inputs
+    if not output.numel():
+        return
+    if call.epilogue:
+        _finished_product(left, right, others[0][0], output, [each.operation for each in call.epilogue[1:]])
+    elif output.ndim <= 3:
+        (torch.mm if output.ndim == 2 else torch.bmm)(left, right, out=output)
+    else:
+        output.copy_(left @ right)
+
+
+def _finished_product(
+    left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor, output: torch.Tensor, activations: Sequence[str]
+) -> None:
+    """A product with a bias for each column, and perhaps an activation, by cuBLAS in one go."""
+    match activations:
+        case []:
+            torch.addmm(bias, left, right, out=output)
+        case [activation]:
+            torch.ops.aten._addmm_activation.out(bias, left, right, use_gelu=activation == "gelu_tanh", out=output)
+        case _:
+            raise AssertionError(f"products do not apply {activations}")

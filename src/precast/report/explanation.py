@@ -1,0 +1,109 @@
+"""``precast.explain``: what native code is made of a function, without building or running it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from precast.autograd.callable import AotCallable
+from precast.autograd.compilers_in_use import CompilersInUse, dynamic_of
+from precast.autograd.uncaptured import GraphBreakWarning, names_within
+from precast.errors import InputTypeError
+from precast.report.graph_explanation import GraphExplanation, explain_graph
+from precast.report.lowered import LoweredGraph, lowering_compilers, native_compilers, unwrapped
+
+
+@dataclass(frozen=True)
+class RegionExplanation:
+    """A module or function of a program that runs in pieces: whether it runs in Python, and why."""
+
+    name: str
+    is_in_python: bool
+    reason: str
+
+    def __str__(self) -> str:
+        told = self.reason.replace("\n", "\n    ")
+        return f"  in Python  {self.name}: {told}" if self.is_in_python else f"  compiled   {self.name}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What each graph of a function becomes: kernels, library calls, calls back into torch.
+
+    ``regions`` are the parts of a function that is not one graph.
+    """
+
+    graphs: tuple[GraphExplanation, ...]
+    regions: tuple[RegionExplanation, ...] = ()
+
+    def __str__(self) -> str:
+        parts = ["\n".join(["runs in pieces:", *map(str, self.regions)])] if self.regions else []
+        return "\n\n".join([*parts, *map(str, self.graphs)])
+
+    def as_data(self) -> list[dict[str, Any]]:
+        """The same as plain data, for JSON; what runs in Python comes first."""
+        regions = [
+            {"region": each.name, "runs_in_python": each.is_in_python, "reason": each.reason} for each in self.regions
+        ]
+        return [*regions, *(graph.as_data() for graph in self.graphs)]
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """The operators that torch runs, of all graphs, each once."""
+        names = [each.operator for graph in self.graphs for each in (*graph.fallbacks, *graph.left_to_torch)]
+        return tuple(dict.fromkeys(names))
+
+
+def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """What ``precast.compile(fn)`` makes of a call with these arguments; printing it tells people.
+
+    A compiled function or module is explained with the options that it was compiled with.
+
+    Nothing is built and ``fn`` is not run on the arguments' values, unless it cannot be captured as a whole: then a
+    copy of it runs once, and its parts are listed, with the lines that are in the way. Graphs for gradients are
+    explained too where the call asks for them.
+
+    >>> print(explain(lambda x: x.exp() + 1, torch.ones(2)))
+    inference graph: 1 kernel, 0 library calls, 0 calls back into torch; moves 16 bytes, 0 bytes of scratch memory
+      kernel   add   exp, add   16 bytes
+    """
+    if not callable(fn):
+        raise InputTypeError(
+            f"precast.explain got a {type(fn).__name__}",
+            why="it explains what a function or module becomes",
+            fix="pass the function, then the arguments of one call: precast.explain(model, x)",
+        )
+    graphs: list[LoweredGraph] = []
+    compilers, original = lowering_compilers(native_compilers(fn), graphs), unwrapped(fn)
+    regions: Sequence[RegionExplanation] = ()
+    call = AotCallable(original, compilers, dynamic=dynamic_of(fn), logs=False, graph_breaks=True)
+    if not call.compile_for(*args, **kwargs):
+        graphs.clear()
+        regions = _run_in_pieces(original, args, kwargs, compilers)
+    explained = [explain_graph(each.name, each.split, each.entries) for each in graphs]
+    return Explanation(tuple(explained), tuple(regions))
+
+
+def _run_in_pieces(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], compilers: CompilersInUse
+) -> list[RegionExplanation]:
+    """Run a copy of the function, which is how one finds out what it calls; its parts, the outermost first."""
+    copied = copy.deepcopy(function)
+    call = AotCallable(copied, compilers, logs=False, graph_breaks=True)
+    own_args, own_kwargs = pytree.tree_map_only(torch.Tensor, copied, (args, kwargs))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GraphBreakWarning)
+        call(*own_args, **own_kwargs)
+    name_within = names_within(copied)
+    return [RegionExplanation(name_within(each.function), each.is_in_python, each.reason) for each in call.regions()]
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of its own with the same values, which wants gradients if the other does."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)

@@ -1,0 +1,306 @@
+"""Choices that a program makes in Python by the values of tensors, settled where only one way can be gone.
+
+Before: ``if not (scale > 0).all(): raise ValueError("scale must be positive")``
+After:  ``_assert_async((scale > 0).all(), "the program raises ValueError: scale must be positive")``, and it goes on
+
+Before: ``y = f(x, mask) if mask.any() else f(x)``, in a program that may fork
+After:  ``cond(mask.any(), the program with the one, the program with the other)``
+
+Both ways are tried on fake tensors, each to the next choice or to the end. One that raises an error of the program's
+own does what eager would: the graph checks that it is not gone, and a call in which that fails raises that error.
+Where both go on, the program forks, or is refused.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.distributions import constraints
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from precast.errors import PrecastError
+from precast.trace.capture.failures import is_of_tracing
+from precast.trace.executed_code import is_machinery
+
+MOST_CHOICES = 64
+MOST_FORKS = 3
+"""How many choices one run of the program may fork at."""
+_SHOWN = 300
+_RAISES = "the program raises "
+_RAISED = re.compile(rf"{_RAISES}([\w.]+): (.*)", re.DOTALL)
+# A text of a tensor while tracing; texts of its sizes and of its device may stand inside.
+_SHOWN_TENSOR = re.compile(r"FakeTensor\((?:[^()]|\([^()]*\))*\)")
+_ASKING = frozenset({Tensor.is_nonzero, torch.is_nonzero})
+_CLOSE = frozenset({torch.allclose, Tensor.allclose})
+_COMPARING = _CLOSE | {torch.equal, Tensor.equal}
+
+Asked = Tensor | torch.SymBool
+Place = tuple[CodeType, int]
+"""An instruction of the program."""
+
+
+class UndecidedError(BaseException):
+    """The program asks for the truth of a value, and nobody has chosen yet. No program catches it."""
+
+    def __init__(self, decisions: Decisions, value: Asked, place: Place | None) -> None:
+        super().__init__()
+        self.decisions, self.value, self.place = decisions, value, place
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a value is taken for. With a message, the graph checks it; without, whoever runs the program has."""
+
+    value: bool
+    message: str | None = None
+
+
+@dataclass
+class Decisions:
+    """The choices of one program in the order of its run; then, where both ways go on, those of two programs.
+
+    ``attempt`` is what the next choice is taken for to see where it leads, ``outcomes`` what is known of that: the
+    error that it ends in, or None.
+    """
+
+    forks_left: int = 0
+    settled: list[Choice] = field(default_factory=list)
+    attempt: bool | None = None
+    outcomes: dict[bool, Exception | None] = field(default_factory=dict)
+    fork: tuple[Decisions, Decisions] | None = None
+    is_given_up: bool = False
+    place: Place | None = None
+    refusals: dict[Place, Choice] = field(default_factory=dict)
+    """Of instructions that were settled before, how: they are taken to end alike."""
+
+    def run(self, program: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The program along these choices; raises where it comes to one more."""
+        try:
+            with _followed(self):
+                return program(*args, **kwargs)
+        except UndecidedError as stop:
+            if stop.decisions is not self or self.fork is None:
+                raise
+            condition: Any = stop.value
+        yes, no = self.fork
+        return torch.cond(condition, lambda: yes.run(program, args, kwargs), lambda: no.run(program, args, kwargs), ())
+
+    def trying(self) -> Decisions | None:
+        """Those of which a choice is an attempt now: these, or those of a program that these fork to."""
+        if self.attempt is not None:
+            return self
+        return next((found for each in self.fork or () if (found := each.trying()) is not None), None)
+
+    def goes_on(self, place: Place | None = None) -> None:
+        """The program came to an end, or to one choice more, which is at ``place``."""
+        if self.attempt is not None:
+            self._know(None)
+        elif len(self.settled) == MOST_CHOICES:
+            self.is_given_up = True
+        elif place is not None and place[0].co_filename == constraints.__file__:
+            # Whatever does not hold there ends in an error.
+            self.settled.append(Choice(True, f"{_RAISES}ValueError: a value does not satisfy its constraint"))
+        elif place is not None and place in self.refusals:
+            self.settled.append(self.refusals[place])
+        else:
+            self.attempt, self.place = True, place
+
+    def ends_in(self, error: Exception) -> bool:
+        """The program raised this; returns whether that tells something, and it is to be run again."""
+        trying = self.trying()
+        if trying is not None:
+            if is_of_tracing(error) or isinstance(error, PrecastError):
+                trying._give_up()
+            else:
+                trying._know(error)
+            return True
+        if self.fork is not None:
+            # What both ways return cannot be one result.
+            self._give_up()
+            return True
+        return False
+
+    def _know(self, outcome: Exception | None) -> None:
+        assert self.attempt is not None, "something was tried"
+        self.outcomes[self.attempt] = outcome
+        if len(self.outcomes) == 1:
+            self.attempt = not self.attempt
+            return
+        outcomes, self.outcomes, self.attempt = self.outcomes, {}, None
+        errors = {value: error for value, error in outcomes.items() if error is not None}
+        if errors:
+            # Where both ways end in an error, either tells the user.
+            wrong, error = next(iter(errors.items()))
+            choice = Choice(not wrong, _told(error))
+            self.settled.append(choice)
+            if self.place is not None:
+                self.refusals[self.place] = choice
+        elif self.forks_left:
+            yes, no = (
+                Decisions(self.forks_left - 1, [*self.settled, Choice(value)], refusals=self.refusals)
+                for value in (True, False)
+            )
+            self.fork = yes, no
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.attempt, self.fork, self.is_given_up = None, None, True
+
+
+def _told(error: Exception) -> str:
+    """An error as one line; what it shows of tensors are no values."""
+    kind = type(error)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{_RAISES}{name}: {' '.join(_SHOWN_TENSOR.sub('<tensor>', str(error)).split())}"[:_SHOWN]
+
+
+def raised_by_program(error: Exception) -> Exception | None:
+    """The error of the program that a check which failed stands for, as far as its class can be found again."""
+    told = _RAISED.match(str(error))
+    if told is None:
+        return None
+    module, _, name = told[1].rpartition(".")
+    kind = getattr(sys.modules.get(module, builtins), name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return None
+    try:
+        return kind(told[2])
+    except TypeError:
+        return None
+
+
+@dataclass
+class _Run:
+    """One run of a program along choices."""
+
+    decisions: Decisions
+    made: int = 0
+
+    def decide(self, value: Asked, place: Place | None) -> bool:
+        decisions = self.decisions
+        if self.made < len(decisions.settled):
+            choice = decisions.settled[self.made]
+            self.made += 1
+            if choice.message is not None:
+                _check(value, choice.value, choice.message)
+            return choice.value
+        if self.made == len(decisions.settled) and decisions.attempt is not None:
+            self.made += 1
+            return decisions.attempt
+        raise UndecidedError(decisions, value, place)
+
+
+_running: ContextVar[_Run | None] = ContextVar("decided_run", default=None)
+
+
+def is_trying() -> bool:
+    """Whether the program runs only to see where it leads."""
+    run = _running.get()
+    return run is not None and run.decisions.attempt is not None
+
+
+def compares(function: object, args: Any) -> bool:
+    """Whether a torch function compares two tensors and returns a Python value, which a running program may choose."""
+    run = _running.get()
+    if function not in _COMPARING or run is None or run.decisions.is_given_up or _asking_place() is None:
+        return False
+    left, right = (*args, None, None)[:2]
+    are_tensors = isinstance(left, Tensor) and isinstance(right, Tensor)
+    return are_tensors and left.dtype == right.dtype and (function in _CLOSE or left.ndim == right.ndim)
+
+
+def decide_comparison(function: object, left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> bool:
+    """What the comparison is taken for."""
+    if function in _CLOSE:
+        return decide(torch.isclose(left, right, *args, **kwargs).all())
+    return left.shape == right.shape and decide((left == right).all())
+
+
+def asks_for_truth(function: object, args: Any) -> bool:
+    """Whether a torch function is one that asks for the truth of a value that a running program may choose."""
+    run = _running.get()
+    if function not in _ASKING or run is None or run.decisions.is_given_up:
+        return False
+    return isinstance(args[0], Tensor) and args[0].numel() == 1 and _asking_place() is not None
+
+
+def decide(value: Tensor) -> bool:
+    """What the value is taken for."""
+    run = _running.get()
+    assert run is not None, "a program runs"
+    return run.decide(value, _asking_place())
+
+
+def _check(value: Asked, choice: bool, message: str) -> None:
+    if isinstance(value, torch.SymBool):
+        holds = value if choice else torch.sym_not(value)
+        torch.ops.aten._assert_scalar.default(holds, message)
+        torch._check(holds)
+        return
+    is_true = value.detach().reshape(()) != 0
+    torch._assert_async(is_true if choice else ~is_true, message)
+
+
+def _asking_place() -> Place | None:
+    """The instruction that asks, if it is the program's: what torch decides by itself is not to be chosen."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(
+        ("precast.", "torch._tensor", "torch.overrides")
+    ):
+        frame = frame.f_back
+    if frame is None or is_machinery(frame.f_globals.get("__name__")):
+        return None
+    return frame.f_code, frame.f_lasti
+
+
+@contextmanager
+def _followed(decisions: Decisions) -> Iterator[None]:
+    """While active, what the program asks for on this thread is chosen."""
+    thread = threading.get_ident()
+    original: Callable[[torch.SymBool], bool] = torch.SymBool.__bool__
+    token = _running.set(run := _Run(decisions))
+
+    def truth_of(kind: type[Tensor]) -> Callable[[Any], bool]:
+        by_kind: Callable[[Tensor], bool] = kind.__bool__
+
+        def tensor_truth(value: Tensor) -> bool:
+            # Functions of torch that are written in Python call others unseen. A real tensor is exchanged first.
+            is_traced = isinstance(value, FunctionalTensor) or is_fake(value)
+            if is_traced and threading.get_ident() == thread and asks_for_truth(Tensor.is_nonzero, (value,)):
+                return decide(value)
+            return by_kind(value)
+
+        return tensor_truth
+
+    def truth(value: torch.SymBool) -> bool:
+        try:
+            return original(value)
+        except GuardOnDataDependentSymNode:
+            place = _asking_place() if threading.get_ident() == thread and not decisions.is_given_up else None
+            if place is None or _running.get() is not run:
+                raise
+        return run.decide(value, place)
+
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(torch.SymBool, "__bool__", truth))
+            for kind in (FunctionalTensor, Tensor):
+                stack.enter_context(patch.object(kind, "__bool__", truth_of(kind)))
+            yield
+    finally:
+        _running.reset(token)
