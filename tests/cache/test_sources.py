@@ -99,7 +99,9 @@ def test_what_makes_native_code_is_part_of_its_key(monkeypatch, changed):
     assert native_key(monkeypatch, changed) != native_key(monkeypatch)
 
 
-@pytest.mark.parametrize("changed", ["cli/doctor.py", "onnx/__init__.py", "report/explanation.py", "autograd/callable.py"])
+@pytest.mark.parametrize(
+    "changed", ["cli/doctor.py", "onnx/__init__.py", "report/explanation.py", "autograd/callable.py"]
+)
 def test_what_does_not_make_native_code_is_no_part_of_its_key(monkeypatch, changed):
     assert native_key(monkeypatch, changed) == native_key(monkeypatch)
 
