@@ -268,3 +268,99 @@ class GruOverTime(torch.nn.Module):
     def forward(self, x):
         y, h = self.layer(x)
         return self.other(y)[0], h
+
+
+# Complex numbers.
+
+
+@case((_complex(3, 4), _complex(4, seed=1)), (_complex(5, 4), _complex(4, seed=1)), dynamic_shapes=(ROWS, None))
+def complex_arithmetic(z, w):
+    return z * w + 2j, (z / w).abs(), (z - 1).conj() * 0.5, -z.real, z.conj().imag, z.angle()
+
+
+@case((_numbers(2, 5, 3, 8), _complex(5, 4)), (_numbers(2, 5, 3, 8, seed=2), _complex(5, 4, seed=3)))
+def rotary_embedding(x, rotation):
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * rotation[:, None]).flatten(3)
+
+
+@case((_complex(3, 4), _complex(4, 2, seed=1), _complex(2, 3, 4), _complex(2, 4, 3, seed=1)))
+def complex_products(a, b, c, d):
+    return a @ b, torch.bmm(c, d), torch.einsum("bij,bjk->bik", c, d.conj()), a.mH @ a, a.T.contiguous()
+
+
+@case((_complex(3, 4),))
+def complex_functions(z):
+    powers = z**2, z**3, z.exp(), z.log(), torch.polar(z.abs(), z.angle()), torch.complex(z.imag, z.real)
+    return powers, z.sum(), z.mean(0), z.to(torch.complex128), z.sgn(), z.reshape(2, 6)[1:], z.flip(0), 1 / z
+
+
+class Filter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(_complex(4, 3))
+        self.register_buffer("last", _complex(3))
+
+    def forward(self, z):
+        before = self.last.clone()
+        self.last.mul_(0.5).add_(z.mean(0) @ self.weight)
+        return z @ self.weight + before
+
+
+@case((_complex(5, 4),))
+class ComplexWeights(Filter):
+    pass
+
+
+# Fourier transforms.
+
+
+@case((_numbers(3, 10),), (_numbers(7, 10),), dynamic_shapes=(ROWS,))
+def transforms_of_real(x):
+    back = torch.fft.irfft(torch.fft.rfft(x, norm="ortho"), 9)
+    return torch.fft.rfft(x), back, torch.fft.fft(x, 7), torch.fft.hfft(x)
+
+
+@case((_numbers(2, 6, 15),), (_numbers(2, 6, 22),), dynamic_shapes=({2: precast.Dim("time", min=4, max=64)},))
+def transforms_of_dynamic_length(x):
+    return torch.fft.fft(x), torch.fft.rfft(x, norm="forward").abs(), torch.fft.irfft(torch.fft.rfft(x), x.shape[2])
+
+
+@case((_complex(3, 8, 6),))
+def transforms_of_many_dims(z):
+    shifted = torch.fft.fftshift(torch.fft.fft2(z, norm="ortho"))
+    return shifted, torch.fft.ifftn(z), torch.fft.fft(z, dim=0), torch.fft.irfft2(z, (5, 9)), torch.fft.rfftn(z.real)
+
+
+@case((_numbers(2, 6, 8).double(),))
+def transforms_in_double(x):
+    return torch.fft.fft2(x), torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2)))
+
+
+@case((_numbers(2, 200),), (_numbers(2, 300),), dynamic_shapes=({1: precast.Dim("samples", min=64, max=4096)},))
+def spectrogram(x):
+    spectrum = torch.stft(x, 32, 8, window=torch.hann_window(32), return_complex=True)
+    return spectrum, spectrum.abs() ** 2
+
+
+@case((_numbers(2, 200),))
+def there_and_back(x):
+    window = torch.hann_window(24)
+    spectrum = torch.stft(x, 32, 8, 24, window=window, return_complex=True)
+    return torch.istft(spectrum * 0.5, 32, 8, 24, window=window, length=200), torch.istft(spectrum, 32, 8, 24, window)
+
+
+@case((_numbers(2, 4, 16),))
+class SpectralConvolution(torch.nn.Module):
+    """A layer of a Fourier neural operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(_complex(4, 3, 5))
+
+    def forward(self, x):
+        spectrum = torch.fft.rfft(x)
+        kept = torch.einsum("bix,iox->box", spectrum[..., :5], self.weight)
+        result = torch.zeros(x.shape[0], 3, spectrum.shape[-1], dtype=torch.complex64)
+        result[..., :5] = kept
+        return torch.fft.irfft(result, n=x.shape[-1])

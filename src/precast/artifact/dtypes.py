@@ -21,6 +21,11 @@ class ElementType(NamedTuple):
         return self.bits // 8
 
     @property
+    def is_complex(self) -> bool:
+        """Whether it is held at the border of programs alone: inside, complex numbers are pairs of real ones."""
+        return self.code == 5
+
+    @property
     def is_floating(self) -> bool:
         return self.code in (2, 4)
 
@@ -36,6 +41,8 @@ DTYPES = {
     "i8": ElementType(0, 8, "int8", "|i1"),
     "u8": ElementType(1, 8, "uint8", "|u1"),
     "bool": ElementType(6, 8, "bool", "|b1"),
+    "c64": ElementType(5, 64, "complex64", "<c8"),
+    "c128": ElementType(5, 128, "complex128", "<c16"),
 }
 SHORT_NAMES = {each.name: short for short, each in DTYPES.items()}
 """What numpy and torch call an element type → its short name."""

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from precast.artifact.calls import CallDescription, NumberResult, OutputResult, TensorLeaf, read_call
+from precast.artifact.dtypes import DTYPES
 from precast.artifact.schema import (
     ANYTHING,
     NOTHING,
@@ -34,7 +35,7 @@ from precast.errors import ArtifactError
 MAX_RANK = 16
 MANY = 100_000
 NAME = Text(r"[^\x00-\x1f]{1,1024}")
-DTYPE = Text(r"f64|f32|f16|bf16|i64|i32|i16|i8|u8|bool")
+DTYPE = Text("|".join(DTYPES))
 _SIZE = OneOf((Count(), Text(r"[\w */%()+,-]{1,1000}")))
 _TENSOR: Shape = {
     "name": NAME,

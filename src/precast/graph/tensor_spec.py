@@ -14,7 +14,6 @@ Size: TypeAlias = int | sympy.Expr
 TORCH_DTYPES: dict[str, torch.dtype] = {short: getattr(torch, each.name) for short, each in DTYPES.items()}
 """Torch's dtypes that compiled code has, by their short names."""
 _SHORT_NAMES = {dtype: short for short, dtype in TORCH_DTYPES.items()}
-_SHORT_NAMES |= {torch.complex64: "c64", torch.complex128: "c128"}
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from precast.artifact.schema import Json
-from precast.native.loops.buffers import Buffer
+from precast.native.loops.buffers import Buffer, as_complex
 from precast.native.loops.index import Index
 from precast.native.loops.program import FallbackStep, LoopProgram, Plan, SizeSource
 
@@ -38,6 +38,7 @@ class Entry:
     `weights` says which inputs come with the model: input name → name in the model's state. `updates` says which
     outputs become the state's new values: output name → name in the state. `ranges` are the sizes that a dynamic size
     may have, by its symbol; an upper end of None is none. `conditions` are checked at each call.
+    `pairs` are inputs and outputs that callers know as complex tensors.
     `input_names`, `output_names` and `size_names` are what people call inputs, outputs and symbols, where they do.
     """
 
@@ -47,6 +48,7 @@ class Entry:
     updates: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
+    pairs: frozenset[str] = frozenset()
     input_names: Mapping[str, str] = field(default_factory=dict)
     output_names: Mapping[str, str] = field(default_factory=dict)
     size_names: Mapping[str, str] = field(default_factory=dict)
@@ -54,6 +56,10 @@ class Entry:
     @property
     def name(self) -> str:
         return self.program.name
+
+    def outside(self, buffer: Buffer) -> Buffer:
+        """An input or output as callers know it: pairs of real numbers as a complex tensor."""
+        return as_complex(buffer) if buffer.name in self.pairs else buffer
 
     @property
     def updated_state(self) -> set[str]:
@@ -72,8 +78,8 @@ def state_buffers(entries: Sequence[Entry]) -> dict[str, Buffer]:
     for entry in entries:
         for buffer in entry.program.inputs:
             if buffer.name in entry.weights:
-                known = found.setdefault(entry.weights[buffer.name], buffer)
-                assert known.lies_like(buffer), f"entries disagree on what {entry.weights[buffer.name]} is"
+                name, seen = entry.weights[buffer.name], entry.outside(buffer)
+                assert found.setdefault(name, seen).lies_like(seen), f"entries disagree on what {name} is"
     return found
 
 
@@ -128,6 +134,7 @@ def _describe_size(entry: Entry, source: SizeSource, position: int) -> Json:
 
 
 def _describe(entry: Entry, buffer: Buffer, name: str) -> Json:
+    buffer = entry.outside(buffer)
     shape: list[Json] = [_size(entry, size) for size in buffer.shape]
     strides: list[Json] = [_size(entry, stride) for stride in buffer.strides]
     return {"name": name, "dtype": buffer.dtype, "shape": shape, "strides": strides}

@@ -23,6 +23,7 @@ from precast._torch_compat import example_sizes
 from precast.events import apply_pass, stage
 from precast.graph.nodes import copy_provenance, mark_updating_result, set_value, subgraph_of, value_of
 from precast.native.describe import Entry
+from precast.native.graph_passes.complex_pairs import complex_as_pairs
 from precast.native.graph_passes.numbers_in_tensors import keep_numbers_in_tensors
 from precast.native.graph_passes.products_by_one_matrix import merge_products
 from precast.native.loops.buffers import contiguous_buffer
@@ -123,6 +124,7 @@ def prepare_graph(graph_module: fx.GraphModule, target: Target, options: Options
 @stage
 def rewrite_graph(graph_module: fx.GraphModule, target: Target, *, random: RandomSource) -> fx.GraphModule:
     """All passes over a graph before it is lowered; random operators are drawn as ``random`` says."""
+    graph_module = apply_pass(complex_as_pairs, graph_module)
     graph_module = apply_pass(keep_numbers_in_tensors, graph_module)
     if random == "philox":
         graph_module = apply_pass(draw_from_streams, graph_module, target.device)

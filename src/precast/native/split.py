@@ -411,7 +411,7 @@ def _may_be_buffer(value: object, device: str) -> bool:
         return True
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.device.type != device:
         return False
-    if dtype_name(value.dtype) not in DTYPES or value.ndim > MAX_RANK or value.is_conj() or value.is_neg():
+    if dtype_name(value.dtype) not in DTYPES or value.is_complex() or value.ndim > MAX_RANK or value.is_neg():
         return False
     return all(isinstance(size, int) or is_known(size) for size in (*value.shape, *value.stride()))
 

@@ -1,5 +1,7 @@
 """Operators of our own, in the namespace ``precast``.
 
+Complex numbers as pairs of real ones, and Fourier transforms over these.
+
 Operators for numbers that a counter and a seed determine: where a compiled program's random numbers come from.
 
 A *stream* is two whole numbers: a seed, which a call of a program draws once, and the number of one random operator in
@@ -16,6 +18,7 @@ in no group. The two operators are each other's derivatives, so that gradients o
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -212,6 +215,76 @@ torch.library.register_autograd("precast::ctc", _ctc_backward, setup_context=_ct
 
 ctc = torch.ops.precast.ctc.default
 """``ctc(…) -> losses[batch], slopes[time, batch, classes]``: the loss of each sequence, and its gradient if wanted."""
+
+
+_library.define("joined(Tensor real, Tensor imaginary) -> Tensor")
+
+
+def _joined(real: Tensor, imaginary: Tensor) -> Tensor:
+    return torch.stack((real, imaginary), -1)
+
+
+def _joined_shape(real: Tensor, imaginary: Tensor) -> Tensor:
+    return real.new_empty([*real.shape, 2])
+
+
+for _processor in ("CPU", "CUDA"):
+    _library.impl("joined", _joined, _processor)
+torch.library.register_fake("precast::joined", _joined_shape, lib=_library)
+
+joined = torch.ops.precast.joined.default
+"""``joined(real, imaginary) -> […, 2]``: the parts of complex numbers side by side."""
+
+
+_library.define("fft(Tensor pairs, int[] dims, int normalization, bool forward) -> Tensor")
+_library.define("fft_of_real(Tensor source, int[] dims, int normalization) -> Tensor")
+_library.define("fft_to_real(Tensor pairs, int[] dims, int normalization, SymInt size) -> Tensor")
+
+
+def _fft(pairs: Tensor, dims: list[int], normalization: int, forward: bool) -> Tensor:
+    return torch.view_as_real(torch.ops.aten._fft_c2c(torch.view_as_complex(pairs), dims, normalization, forward))
+
+
+def _fft_of_real(source: Tensor, dims: list[int], normalization: int) -> Tensor:
+    return torch.view_as_real(torch.ops.aten._fft_r2c(source, dims, normalization, True))
+
+
+def _fft_to_real(pairs: Tensor, dims: list[int], normalization: int, size: int) -> Tensor:
+    found: Tensor = torch.ops.aten._fft_c2r(torch.view_as_complex(pairs), dims, normalization, size)
+    return found
+
+
+def _fft_shape(pairs: Tensor, dims: list[int], normalization: int, forward: bool) -> Tensor:
+    return pairs.new_empty(pairs.shape)
+
+
+def _fft_of_real_shape(source: Tensor, dims: list[int], normalization: int) -> Tensor:
+    sizes = list(source.shape)
+    sizes[dims[-1]] = sizes[dims[-1]] // 2 + 1
+    return source.new_empty([*sizes, 2])
+
+
+def _fft_to_real_shape(pairs: Tensor, dims: list[int], normalization: int, size: int) -> Tensor:
+    sizes = list(pairs.shape[:-1])
+    sizes[dims[-1]] = size
+    return pairs.new_empty(sizes)
+
+
+_TRANSFORMS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "fft": (_fft, _fft_shape),
+    "fft_of_real": (_fft_of_real, _fft_of_real_shape),
+    "fft_to_real": (_fft_to_real, _fft_to_real_shape),
+}
+for _name, _functions in _TRANSFORMS.items():
+    _library.impl(_name, _functions[0], "CPU")
+    torch.library.register_fake(f"precast::{_name}", _functions[1], lib=_library)
+
+fft = torch.ops.precast.fft.default
+"""``fft(pairs[…, 2], dims, normalization, forward) -> […, 2]``: complex numbers are pairs; dims are not negative."""
+fft_of_real = torch.ops.precast.fft_of_real.default
+"""``fft_of_real(source[…], dims, normalization) -> […, 2]``: the first half along the last of the dims."""
+fft_to_real = torch.ops.precast.fft_to_real.default
+"""``fft_to_real(pairs[…, 2], dims, normalization, size) -> […]``: the inverse, with so many along the last dim."""
 
 
 def operator_named(name: str) -> OpOverload:

@@ -27,6 +27,7 @@ from precast.graph.program import Program
 from precast.graph.sizes import SizeGuard, SymbolicSizes
 from precast.native.call import SizeReader
 from precast.native.describe import Condition, Entry
+from precast.native.graph_passes.complex_pairs import complex_borders
 from precast.native.loops.buffers import Buffer
 from precast.native.loops.index import Index, Quotient, Remainder, Symbol, atoms
 from precast.native.loops.program import LoopProgram, Run, SizeSource, all_steps, parts_of, read_by, written_by
@@ -103,6 +104,7 @@ def native_program(traced: TracedProgram, *, name: str, constant_names: Mapping[
     """
     program = traced.program
     module, seed = _with_seed_as_state(_with_numbers_as_tensors(traced.module))
+    module, complex_names = complex_borders(module)
     _refuse_what_needs_torch(_between_segments(module), name)
     state = {node: traced.names[node.name] for node in placeholders_of(module.graph) if node.name in traced.names}
     for node in (node for node in module.graph.nodes if node.op == "get_attr" and subgraph_of(node) is None):
@@ -115,12 +117,16 @@ def native_program(traced: TracedProgram, *, name: str, constant_names: Mapping[
     targets = [*traced.updates, *([RANDOM_SEED] if seed else [])]
     in_place = _updates_in_place(module.graph, targets, state)
     lowered = _lower(Segment(True, _computing_nodes(module.graph), (*taken, *state), results, in_place), name)
+    pairs = complex_names | {
+        buffer.name for number, buffer in enumerate(_result_buffers(module.graph, lowered.program))
+        if isinstance(buffer, Buffer) and f"result {number}" in complex_names
+    }  # fmt: skip
     updates, outputs = _numbered_outputs(module.graph, lowered.program, targets)
     ranges = {str(s.symbol.name): (s.range.lower, s.range.upper) for s in program.sizes.symbols}
     weights = {node.name: name for node, name in state.items()}
     sizes = _sizes_after_lowering(program, name)
     conditions = tuple(size_conditions(sizes, [source.symbol for source in lowered.program.sizes]))
-    entry = replace(lowered, weights=weights, updates=updates, ranges=ranges, conditions=conditions)
+    entry = replace(lowered, weights=weights, updates=updates, ranges=ranges, conditions=conditions, pairs=pairs)
     return NativeProgram(entry, sizes, outputs[: len(traced.updates)], draws=seed is not None)
 
 
@@ -303,10 +309,8 @@ def _numbered_outputs(
     """Which outputs update which state, as the targets say, and which of the rest holds which result."""
     updates: dict[str, str] = {}
     numbers: list[int | None] = []
-    buffers = iter(lowered.results)
     count = 0
-    for node, target in zip(results_of(graph), targets, strict=True):
-        buffer = next(buffers) if _is_tensor(node) else None
+    for buffer, target in zip(_result_buffers(graph, lowered), targets, strict=True):
         if isinstance(buffer, Buffer) and target is not None:
             updates[buffer.name] = target
             numbers.append(None)
@@ -316,3 +320,9 @@ def _numbered_outputs(
         else:
             numbers.append(None)
     return updates, tuple(numbers)
+
+
+def _result_buffers(graph: fx.Graph, lowered: LoopProgram) -> list[Buffer | Index | None]:
+    """For each result of the graph, what holds it; None for constants and sizes."""
+    buffers = iter(lowered.results)
+    return [next(buffers) if _is_tensor(node) else None for node in results_of(graph)]

@@ -23,7 +23,10 @@ from precast.graph.signature import ConstantArgument, InputKind
 from precast.trace.retrace import REGIONS
 
 EAGER_ERRORS, ROUNDINGS = 8, 32
-_WIDENED = (torch.float32, torch.float16, torch.bfloat16)
+_WIDENED = {
+    torch.float32: torch.float64, torch.float16: torch.float64, torch.bfloat16: torch.float64,
+    torch.complex64: torch.complex128,
+}  # fmt: skip
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 
 
@@ -88,11 +91,12 @@ def _expected(
 def _with_tolerance(eager: torch.Tensor | int, exact: torch.Tensor) -> tuple[torch.Tensor, float]:
     if not isinstance(eager, torch.Tensor):
         return torch.tensor(eager), 0.0
-    if not eager.is_floating_point():
+    if not eager.is_floating_point() and not eager.is_complex():
         return eager, 0.0
-    truth = exact.double()
-    finite = truth.isfinite() & eager.double().isfinite()
-    errors, sizes = (eager.double() - truth)[finite].abs(), truth[finite].abs()
+    wide = torch.complex128 if eager.is_complex() else torch.float64
+    truth, narrow = exact.to(wide), eager.to(wide)
+    finite = truth.isfinite() & narrow.isfinite()
+    errors, sizes = (narrow - truth)[finite].abs(), truth[finite].abs()
     if not errors.numel():
         return truth.to(eager.dtype), 0.0
     rounding = torch.finfo(eager.dtype).eps * float(sizes.max())
@@ -124,5 +128,5 @@ class _InDouble(fx.Interpreter):
 
 def _widened(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dtype in _WIDENED:
-        return value.double()
-    return torch.float64 if isinstance(value, torch.dtype) and value in _WIDENED else value
+        return value.to(_WIDENED[value.dtype])
+    return _WIDENED.get(value, value) if isinstance(value, torch.dtype) else value

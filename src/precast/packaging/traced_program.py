@@ -23,6 +23,7 @@ from precast.graph.nodes import constant_sources_of, placeholders_of, results_of
 from precast.graph.program import Program
 from precast.graph.signature import InputKind, InputSpec, OutputKind
 from precast.native.decompositions.table import native_decompositions
+from precast.native.graph_passes.complex_pairs import complex_as_pairs
 from precast.native.graph_passes.freezing import freeze_graph
 from precast.trace.capture.least_sizes import with_least_sizes_of_graph
 from precast.trace.fake_inputs import fresh_copies
@@ -106,7 +107,7 @@ class TracedProgram:
 
 def trace_program(exported: ExportedProgram, state_names: Mapping[str, str]) -> TracedProgram:
     """Decompose the whole program; ``state_names`` maps its own names for state to the model's."""
-    module = _decomposed(exported.program)
+    module = complex_as_pairs(_decomposed(exported.program), alone=True)
     # Operators that were exported whole take sizes that what they are made of does not.
     program = exported.program.replace(
         sizes=with_least_sizes_of_graph(exported.program.sizes, exported.program.module, module)
@@ -118,7 +119,7 @@ def trace_program(exported: ExportedProgram, state_names: Mapping[str, str]) -> 
     names = {
         name: state_names[str(spec.target)]
         for name, spec in specs.items()
-        # What native code cannot hold, as complex numbers, has no name: what reads it is refused.
+        # What native code cannot hold has no name: what reads it is refused.
         if spec.kind in _STATE_KINDS and name in read and str(spec.target) in state_names
     }
     updates = tuple(

@@ -63,7 +63,7 @@ def _why_torch(node: fx.Node) -> tuple[str, str]:
     tensors = [each for value in values for each in (value if isinstance(value, tuple | list) else (value,))
                if isinstance(each, torch.Tensor)]  # fmt: skip
     if any(each.dtype.is_complex for each in tensors):
-        return "Native code holds no complex numbers.", "Compute with real and imaginary parts, where speed matters."
+        return "This has no rule for complex numbers.", "Compute with real and imaginary parts, where speed matters."
     if any(each.layout is not torch.strided for each in tensors):
         return "Native code holds dense tensors only.", "Convert to a dense tensor before."
     if isinstance(node.target, HigherOrderOperator):

@@ -325,11 +325,11 @@ def _shared(value: Any, name: str) -> Array:
 
 
 def as_in_memory(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of one that torch negates lazily: its memory holds other numbers than it."""
+    """The tensor, or a copy of one that torch negates or conjugates lazily: its memory holds other numbers than it."""
     if isinstance(tensor, np.ndarray):
         return tensor
     lazy: Any = tensor
-    return lazy.resolve_neg() if lazy.is_neg() else tensor
+    return lazy.resolve_conj().resolve_neg() if lazy.is_neg() or lazy.is_conj() else tensor
 
 
 def allocate(code: tuple[int, int], shape: Sequence[int], strides: Sequence[int], *, like_torch: bool) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from precast.artifact.dtypes import DTYPES
 from precast.artifact.manifest import PackedEntry, Sample
 from precast.artifact.package import SAMPLES, Package
 from precast.artifact.schema import damaged
@@ -106,5 +107,5 @@ def _numbers(weight: Weight) -> Array:
     carrier: Any = weight.carrier
     if weight.dtype == "bf16":
         carrier = (carrier.astype(np.uint32) << 16).view(np.float32)
-    converted: Array = np.asarray(carrier, np.float64)
+    converted: Array = np.asarray(carrier, np.complex128 if DTYPES[weight.dtype].is_complex else np.float64)
     return converted

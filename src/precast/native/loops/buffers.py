@@ -46,6 +46,18 @@ class Buffer:
         return self.strides == contiguous_strides(self.shape)
 
 
+def as_complex(pairs: Buffer) -> Buffer:
+    """Pairs of real numbers, next to each other along the last dimension, as one complex number each."""
+    assert pairs.strides[-1] == constant(1), f"the parts of {pairs.name} are apart"
+    dtype = {"f32": "c64", "f64": "c128"}[pairs.dtype]
+    return Buffer(pairs.name, dtype, pairs.shape[:-1], tuple(map(_half, pairs.strides[:-1])))
+
+
+def _half(stride: Index) -> Index:
+    assert all(factor % 2 == 0 for _, factor in stride.terms), f"{stride} is odd"
+    return Index(tuple((monomial, factor // 2) for monomial, factor in stride.terms))
+
+
 @dataclass(frozen=True)
 class View:
     """A strided window on a buffer: what library calls read and write."""

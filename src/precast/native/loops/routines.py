@@ -197,6 +197,17 @@ def _quantized_product(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) 
     return (product if left.dtype == torch.int8 else product.to(left.dtype),)
 
 
+def _fft(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    kind, is_forward, normalization, *dims, _ = numbers
+    if kind == 1:
+        found = torch.view_as_real(torch.ops.aten._fft_r2c(inputs[0].contiguous(), dims, normalization, True))
+        return (found,)
+    source = torch.view_as_complex(inputs[0].contiguous())
+    if kind == 2:
+        return (torch.ops.aten._fft_c2r(source, dims, normalization, shapes[0][dims[-1]]),)
+    return (torch.view_as_real(torch.ops.aten._fft_c2c(source, dims, normalization, bool(is_forward))),)
+
+
 _FINISHES: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
     "mul": torch.mul,
@@ -217,6 +228,7 @@ _ROUTINES: dict[str, Callable[[Tensors, Shapes, Sequence[int]], Tensors]] = {
     "convolution_backward_data": _convolution_backward_data,
     "convolution_backward_weights": _convolution_backward_weights,
     "depthwise_convolution": _convolution,
+    "fft": _fft,
     "grouped_product": _grouped_product,
     "matmul": _matmul,
     "nonzero": _nonzero,

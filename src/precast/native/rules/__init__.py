@@ -19,6 +19,7 @@ from precast.native.rules import (
     scatter,
     sizes_from_data,
     special,
+    transforms,
     view,
 )
 from precast.native.rules import convolution as matmul
@@ -49,6 +50,7 @@ FAMILIES = (
     sizes_from_data,
     softmax,
     special,
+    transforms,
     view,
 )
 

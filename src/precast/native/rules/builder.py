@@ -96,7 +96,7 @@ class Builder:
         result = result or self.result
         indices = loop_indices(result.shape)
         target = self.result_buffer(result)
-        self.add_nest(target, _variables(indices), (Store(target, indices, cast(formula(indices), result.dtype)),))
+        self.add_nest(target, loop_variables(indices), (Store(target, indices, cast(formula(indices), result.dtype)),))
         return target
 
     def pointwise(
@@ -150,11 +150,11 @@ class Builder:
         target = self.result_buffer(result)
         value = formula(at)
         total = Accumulator(f"{target.name}_{kind}", kind, accumulate or value.dtype)
-        reducing = _variables(tuple(position for dim, position in enumerate(at) if dim in dims))
+        reducing = loop_variables(tuple(position for dim, position in enumerate(at) if dim in dims))
         loop = Loop(reducing, (Accumulate(total, cast(value, total.dtype)),), (total,))
         indices = at_result(kept, len(result.shape), dims)
         final = finish(Accumulated(total))
-        self.add_nest(target, _variables(kept), (loop, Store(target, indices, cast(final, result.dtype))))
+        self.add_nest(target, loop_variables(kept), (loop, Store(target, indices, cast(final, result.dtype))))
         return target
 
     def scatter(
@@ -170,10 +170,10 @@ class Builder:
         result = result or self.result
         target = self.result_buffer(result)
         indices = loop_indices(result.shape)
-        body = [_nest(_variables(indices), (Store(target, indices, initial(indices)),))]
+        body = [_nest(loop_variables(indices), (Store(target, indices, initial(indices)),))]
         for shape, stores in passes:
             at = loop_indices(shape, kept="s")
-            body.append(_nest(_variables(at), tuple(stores(target, at))))
+            body.append(_nest(loop_variables(at), tuple(stores(target, at))))
         self.steps.append(Kernel(target.name, tuple(each for part in body for each in part), (self.origin,)))
         return target
 
@@ -301,7 +301,7 @@ def _nest(variables: tuple[Variable, ...], body: tuple[Statement, ...]) -> tuple
     return (Loop(variables, body),) if variables else body
 
 
-def _variables(indices: Indices) -> tuple[Variable, ...]:
+def loop_variables(indices: Indices) -> tuple[Variable, ...]:
     found: list[Variable] = []
     for index in indices:
         match index.terms:

@@ -6,6 +6,9 @@ After:  out = precast.grouped_rows(rows, experts, ends)                 computes
 Before: ``cov(x)`` compares numbers in C++ to warn of too few observations; ``ctc_loss`` has a result as large as the
         longest target, which only data tell
 After:  ``cov`` as the products it is made of; ``precast.ctc``, which returns losses and their slopes
+
+Before: ``istft(z)`` looks in C++ whether its windows cover the signal
+After:  transforms, overlapping sums, and a check that is part of the graph
 """
 
 from collections.abc import Callable, Sequence
@@ -94,6 +97,49 @@ def _corrcoef(input: Tensor) -> Tensor:
     return torch.complex(found.real.clip(-1, 1), found.imag.clip(-1, 1))
 
 
+def _istft(
+    input: Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: int | None = None,
+    return_complex: bool = False,
+) -> Tensor:
+    """Frames transformed back, weighted, added where they overlap, and divided by what the weights add up to."""
+    hop, frames = hop_length or n_fft // 4, input.shape[-1]
+    is_plain = input.is_complex() and input.ndim in (2, 3) and not return_complex
+    if not is_plain or (window is not None and (window.is_complex() or window.shape != (win_length or n_fft,))):
+        return torch.istft(
+            input, n_fft, hop_length, win_length, window, center, normalized, onesided, length, return_complex
+        )
+    spectra = (input if input.ndim == 3 else input.unsqueeze(0)).transpose(1, 2)
+    is_half = input.shape[-2] != n_fft if onesided is None else onesided
+    norm = "ortho" if normalized else "backward"
+    waves = torch.fft.irfft(spectra, n_fft, norm=norm) if is_half else torch.fft.ifft(spectra, norm=norm).real
+    weights = torch.ones(win_length or n_fft, dtype=waves.dtype, device=waves.device) if window is None else window
+    before = (n_fft - weights.shape[0]) // 2
+    weights = functional.pad(weights, (before, n_fft - weights.shape[0] - before))
+    whole = n_fft + hop * (frames - 1)
+
+    def overlapped(rows: Tensor) -> Tensor:
+        return functional.fold(rows, (1, whole), (1, n_fft), stride=(1, hop))[:, 0, 0]
+
+    signal = overlapped((waves * weights).transpose(1, 2))
+    total = overlapped((weights * weights)[None, :, None].expand(1, n_fft, frames))
+    start = n_fft // 2 if center else 0
+    end = start + length if length is not None else whole - start
+    signal, total = signal[:, start:end], total[:, start:end]
+    total = _refuse(total, total.abs().amin() < 1e-11, "window overlap add min: 1")
+    signal = signal / total
+    if end > whole:
+        signal = functional.pad(signal, (0, end - whole))
+    return signal if input.ndim == 3 else signal.squeeze(0)
+
+
 _REDUCTIONS = ("none", "mean", "sum")
 
 
@@ -142,6 +188,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     Tensor.cov: _cov,
     torch.corrcoef: _corrcoef,
     Tensor.corrcoef: _corrcoef,
+    torch.istft: _istft,
+    Tensor.istft: _istft,
     torch.ctc_loss: _ctc_loss,
     functional.ctc_loss: _ctc_loss,
 }

@@ -210,6 +210,24 @@ def _counted(inputs: Views, outputs: Views, numbers: Shape) -> bool:
     return are_rows and all(row.dtype == "i64" for row in rows[-2:]) and (count.shape, count.dtype) == ((), "i64")
 
 
+def _transformed(inputs: Views, outputs: Views, numbers: Shape) -> bool:
+    """Complex numbers are pairs along a last dimension; sizes differ along the last of the transformed dims."""
+    (source,), (result,) = inputs, outputs
+    kind, _, _, *dims, _ = (each.constant for each in numbers)
+    rank = len(source.shape) - (kind != 1)
+    if rank != len(result.shape) - (kind != 2) or not dims or kind not in (0, 1, 2):
+        return False
+    pairs = [each.shape[-1] for each, is_pair in ((source, kind != 1), (result, kind != 2)) if is_pair]
+    others = [dim for dim in range(rank) if kind == 0 or dim != dims[-1]]
+    return (
+        source.dtype == result.dtype
+        and source.dtype in ("f32", "f64")
+        and all(each == constant(2) for each in pairs)
+        and all(dim is not None and 0 <= dim < rank for dim in dims)
+        and all(source.shape[dim] == result.shape[dim] for dim in others)
+    )
+
+
 _RULES: dict[str, Callable[[Views, Views, Shape], bool]] = {
     "attention": _attention,
     "attention_backward": _attention_backward,
@@ -219,6 +237,7 @@ _RULES: dict[str, Callable[[Views, Views, Shape], bool]] = {
         inputs[0], outputs[0], inputs[1], numbers
     ),
     "depthwise_convolution": lambda inputs, outputs, numbers: _convolved(inputs[0], inputs[1], outputs[0], numbers),
+    "fft": _transformed,
     "grouped_product": _grouped,
     "matmul": _matmul,
     "nonzero": _counted,

@@ -41,7 +41,7 @@ class CpuTarget(Target):
     device = "cpu"
     routines = frozenset({
         "attention", "attention_backward", "convolution", "convolution_backward_data", "convolution_backward_weights",
-        "depthwise_convolution", "grouped_product", "matmul", "nonzero", "quantized_product", "scan", "search",
+        "depthwise_convolution", "fft", "grouped_product", "matmul", "nonzero", "quantized_product", "scan", "search",
         "sort", "unique",
     })  # fmt: skip
     likes_channels_last = True

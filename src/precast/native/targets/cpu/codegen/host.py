@@ -192,8 +192,9 @@ class _EntryWriter:
 
     def _spec_text(self, buffer: Buffer, name: str, state: str | None) -> str:
         place = -1 if state is None else self.places[state]
+        seen = self.entry.outside(buffer)
         is_written = str(buffer in self.entry.program.written_inputs).lower()
-        return f"{{{text_literal(name)}, {_dtype_text(buffer.dtype)}, {len(buffer.shape)}, {place}, {is_written}}}"
+        return f"{{{text_literal(name)}, {_dtype_text(seen.dtype)}, {len(seen.shape)}, {place}, {is_written}}}"
 
     def _run(self) -> list[str]:
         program = self.entry.program

@@ -65,11 +65,12 @@ def _layouts(prefix: str, entry: Entry) -> list[str]:
     for source in found:
         assert source.bound is not None, f"nothing bounds {source.symbol}"
         bounds[source.symbol] = upper_bound(source.bound, bounds)
-    roomy = [_roomy(buffer, bounds) for buffer in program.outputs]
-    first = _layout_function(f"{prefix}_layouts", [*program.inputs, *roomy], program.sizes)
+    inputs, outputs = (list(map(entry.outside, buffers)) for buffers in (program.inputs, program.outputs))
+    roomy = [_roomy(buffer, bounds) for buffer in outputs]
+    first = _layout_function(f"{prefix}_layouts", [*inputs, *roomy], program.sizes)
     if not found:
         return first
-    return [*first, *_layout_function(f"{prefix}_found_layouts", program.outputs, (*program.sizes, *found))]
+    return [*first, *_layout_function(f"{prefix}_found_layouts", outputs, (*program.sizes, *found))]
 
 
 def _roomy(buffer: Buffer, bounds: Bounds) -> Buffer:

@@ -105,8 +105,8 @@ struct strided {
 
 // Routines take inputs, outputs and numbers, each as documented where it is defined.
 using routine = int32_t(context* context, const strided* inputs, const strided* outputs, const int64_t* numbers);
-routine attention, attention_backward, convolution_backward_data, convolution_backward_weights, grouped_product, nonzero, scan,
-    search, sort, unique;
+routine attention, attention_backward, convolution_backward_data, convolution_backward_weights, fft, grouped_product, nonzero,
+    scan, search, sort, unique;
 
 // What is done to each element of a result before it is written; `operand` counts inputs, -1: none.
 enum class finish_kind : int32_t { add, mul, relu, relu6, gelu, gelu_doubled, gelu_tanh, silu, tanh, sigmoid, hardswish };
