@@ -52,7 +52,7 @@ typedef struct {
 } precast_device;
 
 typedef struct {
-    uint8_t code; /* 0: signed, 1: unsigned, 2: float, 4: bfloat, 6: bool */
+    uint8_t code; /* 0: signed, 1: unsigned, 2: float, 4: bfloat, 5: complex, 6: bool */
     uint8_t bits;
     uint16_t lanes; /* 1 */
 } precast_dtype;

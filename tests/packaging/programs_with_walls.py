@@ -295,6 +295,16 @@ def complex_functions(z):
     return powers, z.sum(), z.mean(0), z.to(torch.complex128), z.sgn(), z.reshape(2, 6)[1:], z.flip(0), 1 / z
 
 
+@case((_complex(3, 4), _complex(2)))
+def complex_tensors_passed_on(z, w):
+    return z, z.conj(), z.T, w.resolve_conj(), {"twice": [w, w]}
+
+
+@case((_complex(4, 6).T,), (_complex(4, 6, seed=1).T.conj(),))
+def complex_tensors_of_other_layouts(z):
+    return z * 2, z[:, 1:], z.reshape(-1) + 1
+
+
 class Filter(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -49,7 +49,7 @@ def without_torch(path):
 
 
 def _as_numpy(tree):
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.numpy(), tree)
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.resolve_conj().numpy(), tree)
 
 
 def assert_equal(mine, eagers, tolerance):

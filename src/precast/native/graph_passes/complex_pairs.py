@@ -41,9 +41,15 @@ def complex_as_pairs(module: fx.GraphModule, *, alone: bool = False) -> fx.Graph
     `alone`: without torch at run time. Its transforms are faster than ours, and are kept where it is there.
     """
     rules: Mapping[Any, Callable[..., Any]] = {**RULES, **ALONE} if alone else RULES
-    if not any(_is_ours(node, rules) and not _is_border(node) for node in module.graph.nodes):
+    is_passed_on = alone and any(isinstance(each, fx.Node) and _is_input(each) for each in results_of(module.graph))
+    if not is_passed_on and not any(_is_ours(node, rules) and not _is_border(node) for node in module.graph.nodes):
         return module
-    return fx.GraphModule(module, _Rewriting(module, rules).graph)
+    return fx.GraphModule(module, _Rewriting(module, rules, alone).graph)
+
+
+def _is_input(node: fx.Node) -> bool:
+    """Whether it is complex, and nothing that is computed."""
+    return node.op in ("placeholder", "get_attr") and has_value(node) and _is_complex(node)
 
 
 def _is_ours(node: fx.Node, rules: Mapping[Any, object]) -> bool:
@@ -75,8 +81,8 @@ def _is_border(node: fx.Node) -> bool:
 class _Rewriting:
     """Writes the graph anew; `pairs` are the complex tensors of the old one that are pairs in the new one."""
 
-    def __init__(self, module: fx.GraphModule, rules: Mapping[Any, Callable[..., Any]]):
-        self.graph, self.rules = fx.Graph(), rules
+    def __init__(self, module: fx.GraphModule, rules: Mapping[Any, Callable[..., Any]], alone: bool):
+        self.graph, self.rules, self.alone = fx.Graph(), rules, alone
         values = (value_of(node) for node in module.graph.nodes if has_value(node))
         self.mode = next(each.fake_mode for each in values if isinstance(each, FakeTensor))
         self.copies: dict[fx.Node, fx.Node] = {}
@@ -85,7 +91,7 @@ class _Rewriting:
         for node in module.graph.nodes:
             self.at = node
             if node.op == "output":
-                self.graph.output(fx.map_arg(node.args[0], self.plain))
+                self.graph.output(fx.map_arg(node.args[0], self.result))
             elif _is_lazy(node):
                 self.copies[node] = self.call(node.target, *fx.map_arg(node.args, self.plain), **node.kwargs)
             elif not _is_ours(node, rules) or not self.rewrite(node):
@@ -132,8 +138,16 @@ class _Rewriting:
         if node not in self.copies:
             value = value_of(node)
             assert isinstance(value, torch.Tensor)
-            self.copies[node] = self.pairs[node].as_complex(value)
+            self.copies[node] = self.pairs[node].as_complex(value, lazily=not self.alone)
         return self.copies[node]
+
+    def result(self, node: fx.Node) -> fx.Node:
+        """A result of the graph; without torch, an input that is returned is seen as pairs too."""
+        if self.alone and _is_input(node):
+            value = value_of(node)
+            assert isinstance(value, torch.Tensor)
+            return self.pair(node).as_complex(value, lazily=False)
+        return self.plain(node)
 
     def size(self, size: torch.SymInt) -> fx.Node:
         """A size as a node: a dimension of a tensor that there is, or twice as much."""
@@ -165,7 +179,7 @@ def complex_borders(module: fx.GraphModule) -> tuple[fx.GraphModule, frozenset[s
     graph.output(graph.graph_copy(module.graph, {}))
     opened = set[str]()
     for node in list(graph.nodes):
-        if node.op in ("placeholder", "get_attr") and has_value(node) and _is_complex(node):
+        if _is_input(node):
             users = list(node.users)
             if users and all(each.target is _aten.view_as_real.default for each in users):
                 opened.add(node.name)

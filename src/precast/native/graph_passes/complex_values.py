@@ -135,15 +135,16 @@ class Pair:
             return Pair(apart=(dense(self.apart[0]), dense(self.apart[1])))
         return Pair(dense(self.both))
 
-    def as_complex(self, like: torch.Tensor) -> fx.Node:
-        """A complex tensor that is laid out as another."""
-        whole = pair(self.real, -self.imaginary) if like.is_conj() else self
+    def as_complex(self, like: torch.Tensor, *, lazily: bool) -> fx.Node:
+        """A complex tensor that is laid out as another, and is conjugated when it is read, if `lazily` and that is."""
+        is_lazy = lazily and like.is_conj()
+        whole = pair(self.real, -self.imaginary) if is_lazy else self
         strides: Sequence[int | torch.SymInt] = like.stride()
         order = sorted(range(self.rank), key=lambda dim: size_hint(strides[dim]), reverse=True)
         whole = Pair(whole.reshaped(aten.permute.default, order).both).contiguous()
         made = whole.reshaped(aten.permute.default, [order.index(dim) for dim in range(self.rank)])
         shown = made.both.of(aten.view_as_complex.default)
-        return (shown.of(aten._conj.default) if like.is_conj() else shown).node
+        return (shown.of(aten._conj.default) if is_lazy else shown).node
 
 
 def pair(real: Real, imaginary: Real) -> Pair:

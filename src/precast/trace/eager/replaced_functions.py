@@ -117,9 +117,8 @@ def _istft(
             input, n_fft, hop_length, win_length, window, center, normalized, onesided, length, return_complex
         )
     spectra = (input if input.ndim == 3 else input.unsqueeze(0)).transpose(1, 2)
-    is_half = input.shape[-2] != n_fft if onesided is None else onesided
-    norm = "ortho" if normalized else "backward"
-    waves = torch.fft.irfft(spectra, n_fft, norm=norm) if is_half else torch.fft.ifft(spectra, norm=norm).real
+    # Of whole spectra, eager reads the first half.
+    waves = torch.fft.irfft(spectra[..., : n_fft // 2 + 1], n_fft, norm="ortho" if normalized else "backward")
     weights = torch.ones(win_length or n_fft, dtype=waves.dtype, device=waves.device) if window is None else window
     before = (n_fft - weights.shape[0]) // 2
     weights = functional.pad(weights, (before, n_fft - weights.shape[0] - before))
