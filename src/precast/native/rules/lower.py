@@ -416,7 +416,8 @@ def _copy(source: Buffer, strides: Indices, builder: Builder) -> Buffer:
 
 def _result_of(value: torch.Tensor, node: fx.Node) -> Result:
     dtype = dtype_name(value.dtype)
-    if dtype not in DTYPES or value.layout is not torch.strided or value.ndim > MAX_RANK:
+    is_known = dtype in DTYPES and not value.is_complex()
+    if not is_known or value.layout is not torch.strided or value.ndim > MAX_RANK:
         raise LoweringError(
             f"cannot compile {node.target}: it gives a {value.layout} tensor of {value.dtype} with {value.ndim} dims",
             why=f"the native backend handles dense real tensors of up to {MAX_RANK} dims",
