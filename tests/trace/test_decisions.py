@@ -50,7 +50,7 @@ def test_a_branch_that_raises_is_a_check(way, module, good, bad, error, tmp_path
 
 @pytest.mark.parametrize("backend", ["nop", "native"])
 def test_a_check_that_fails_raises_the_error_of_the_program(backend):
-    with pytest.raises(ValueError, match="<tensor> must be positive"):
+    with pytest.raises(ValueError, match=r"tensor\(\[ 1., -2.\]\) must be positive"):
         precast.compile(Positive(), backend=backend, fullgraph=True)(BAD)
 
 
@@ -69,7 +69,7 @@ def test_an_error_of_a_class_of_the_users_own_is_raised_as_such():
         precast.compile(function, backend="nop", fullgraph=True)(BAD)
 
 
-def test_an_error_whose_class_is_local_is_told():
+def test_an_error_whose_class_is_local_is_raised_as_such():
     class LocalError(Exception):
         pass
 
@@ -78,7 +78,7 @@ def test_an_error_whose_class_is_local_is_told():
             raise LocalError("below zero")
         return x * 2
 
-    with pytest.raises(RuntimeError, match=r"LocalError: below zero"):
+    with pytest.raises(LocalError, match="below zero"):
         precast.compile(function, backend="nop", fullgraph=True)(BAD)
 
 
@@ -153,3 +153,45 @@ def test_what_follows_a_branch_that_never_raises_is_not_tried_for_long():
     with pytest.raises(DataDependentError):
         precast.compile(function, backend="nop", fullgraph=True)(GOOD)
     assert len(calls) < 10
+
+
+def is_positive(x):
+    return bool(x.min() > 0)
+
+
+def test_what_once_ended_in_an_error_may_go_on_the_next_time():
+    def function(x, y):
+        if not is_positive(x):
+            raise ValueError("x must be positive")
+        return y * 2 if is_positive(y) else y * 3
+
+    compiled = precast.compile(function, backend="nop")
+    with pytest.warns(precast.GraphBreakWarning):
+        torch.testing.assert_close(compiled(GOOD, BAD), BAD * 3)
+    torch.testing.assert_close(compiled(GOOD, GOOD), GOOD * 2)
+
+
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.seen = []
+
+    def forward(self, x):
+        self.count += 1
+        self.seen.append(len(self.seen))
+        if x.min() < 0:
+            raise KeyError("negative")
+        self.count += 10
+        return x * self.count
+
+
+@pytest.mark.parametrize("backend", ["nop", "native"])
+def test_what_was_written_before_the_error_is_there_after_it(backend):
+    eager, module = Counting(), Counting()
+    compiled = precast.compile(module, backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(GOOD), eager(GOOD))
+    for call in (eager, compiled):
+        with pytest.raises(KeyError, match=r"^'negative'$"):
+            call(BAD)
+    assert (module.count, module.seen) == (eager.count, eager.seen)

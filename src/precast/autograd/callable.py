@@ -40,6 +40,7 @@ from precast.errors import CaptureError, PrecastError
 from precast.graph.compilation import is_compiler_running, new_compilation
 from precast.graph.opened_objects import flatten_opened
 from precast.trace.capture.module_state import WithModules, module_state, root_modules
+from precast.trace.decisions import is_failed_check
 from precast.trace.graph_breaks import GraphBreak, allowed_breaks
 from precast.trace.session import ProcessLock, in_tracing_session
 from precast.trace.state.reachable import hook_state
@@ -140,7 +141,17 @@ class AotCallable:
                 error, keep = failure.error, failure.keep
             if variant is None:
                 return self._run_uncaptured(args, kwargs, error, keep)
-        return variant.run(values, (args, kwargs))
+        try:
+            return variant.run(values, (args, kwargs))
+        except Exception as failed:
+            if not (is_failed_check(failed) and self._may_run_again(variant)):
+                raise
+        # The graph has written nothing: the program raises its error itself, and leaves behind what it does.
+        return self._function(*args, **kwargs)
+
+    def _may_run_again(self, variant: CompiledVariant) -> bool:
+        is_graph = not isinstance(variant, EagerVariant) and not self._compilers.disable_functionalization
+        return is_graph and not self._order
 
     def _call_with_modules(
         self, modules: dict[int | str, torch.nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any]

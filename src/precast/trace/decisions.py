@@ -7,8 +7,8 @@ Before: ``y = f(x, mask) if mask.any() else f(x)``, in a program that may fork
 After:  ``cond(mask.any(), the program with the one, the program with the other)``
 
 Both ways are tried on fake tensors, each to the next choice or to the end. One that raises an error of the program's
-own does what eager would: the graph checks that it is not gone, and a call in which that fails raises that error.
-Where both go on, the program forks, or is refused.
+own does what eager would: the graph checks that it is not gone, and a call in which that fails runs the program itself
+where it can, or raises that error. Where both go on, the program forks, or is refused.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._subclasses.fake_tensor import is_fake
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.distributions import constraints
+from torch.distributions import constraints, distribution
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from precast.errors import PrecastError
@@ -41,7 +41,7 @@ MOST_FORKS = 3
 """How many choices one run of the program may fork at."""
 _SHOWN = 300
 _RAISES = "the program raises "
-_RAISED = re.compile(rf"{_RAISES}([\w.]+): (.*)", re.DOTALL)
+_RAISED = re.compile(rf"{_RAISES}([\w.<>]+): (.*)", re.DOTALL)
 # A text of a tensor while tracing; texts of its sizes and of its device may stand inside.
 _SHOWN_TENSOR = re.compile(r"FakeTensor\((?:[^()]|\([^()]*\))*\)")
 _ASKING = frozenset({Tensor.is_nonzero, torch.is_nonzero})
@@ -49,8 +49,14 @@ _CLOSE = frozenset({torch.allclose, Tensor.allclose})
 _COMPARING = _CLOSE | {torch.equal, Tensor.equal}
 
 Asked = Tensor | torch.SymBool
-Place = tuple[CodeType, int]
-"""An instruction of the program."""
+
+
+class Place(NamedTuple):
+    """An instruction of the program; ``validates`` that of torch by which a distribution checks what it is given."""
+
+    code: CodeType
+    instruction: int
+    validates: bool = False
 
 
 class UndecidedError(BaseException):
@@ -73,19 +79,19 @@ class Choice:
 class Decisions:
     """The choices of one program in the order of its run; then, where both ways go on, those of two programs.
 
-    ``attempt`` is what the next choice is taken for to see where it leads, ``outcomes`` what is known of that: the
-    error that it ends in, or None.
+    ``attempt`` is what the next choice is taken for to see where it leads, ``has_one_way`` whether the program is known
+    to go on if it is taken for the other.
     """
 
     forks_left: int = 0
     settled: list[Choice] = field(default_factory=list)
     attempt: bool | None = None
-    outcomes: dict[bool, Exception | None] = field(default_factory=dict)
+    has_one_way: bool = False
     fork: tuple[Decisions, Decisions] | None = None
     is_given_up: bool = False
     place: Place | None = None
     refusals: dict[Place, Choice] = field(default_factory=dict)
-    """Of instructions that were settled before, how: they are taken to end alike."""
+    """Of instructions that were settled before, how: what ended in an error is tried first."""
 
     def run(self, program: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The program along these choices; raises where it comes to one more."""
@@ -111,13 +117,12 @@ class Decisions:
             self._know(None)
         elif len(self.settled) == MOST_CHOICES:
             self.is_given_up = True
-        elif place is not None and place[0].co_filename == constraints.__file__:
+        elif place is not None and place.validates:
             # Whatever does not hold there ends in an error.
             self.settled.append(Choice(True, f"{_RAISES}ValueError: a value does not satisfy its constraint"))
-        elif place is not None and place in self.refusals:
-            self.settled.append(self.refusals[place])
         else:
-            self.attempt, self.place = True, place
+            before = self.refusals.get(place) if place is not None else None
+            self.attempt, self.place = before is None or not before.value, place
 
     def ends_in(self, error: Exception) -> bool:
         """The program raised this; returns whether that tells something, and it is to be run again."""
@@ -136,16 +141,12 @@ class Decisions:
 
     def _know(self, outcome: Exception | None) -> None:
         assert self.attempt is not None, "something was tried"
-        self.outcomes[self.attempt] = outcome
-        if len(self.outcomes) == 1:
-            self.attempt = not self.attempt
+        if outcome is None and not self.has_one_way:
+            self.attempt, self.has_one_way = not self.attempt, True
             return
-        outcomes, self.outcomes, self.attempt = self.outcomes, {}, None
-        errors = {value: error for value, error in outcomes.items() if error is not None}
-        if errors:
-            # Where both ways end in an error, either tells the user.
-            wrong, error = next(iter(errors.items()))
-            choice = Choice(not wrong, _told(error))
+        attempt, self.attempt, self.has_one_way = self.attempt, None, False
+        if outcome is not None:
+            choice = Choice(not attempt, _told(outcome))
             self.settled.append(choice)
             if self.place is not None:
                 self.refusals[self.place] = choice
@@ -167,6 +168,16 @@ def _told(error: Exception) -> str:
     kind = type(error)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return f"{_RAISES}{name}: {' '.join(_SHOWN_TENSOR.sub('<tensor>', str(error)).split())}"[:_SHOWN]
+
+
+def is_check(node: fx.Node) -> bool:
+    """Whether a node checks that the program does not go where it raises."""
+    return any(isinstance(argument, str) and argument.startswith(_RAISES) for argument in node.args)
+
+
+def is_failed_check(error: BaseException | None) -> bool:
+    """Whether an error says that the program would have gone where it raises."""
+    return error is not None and (_RAISED.match(str(error)) is not None or is_failed_check(error.__cause__))
 
 
 def raised_by_program(error: Exception) -> Exception | None:
@@ -265,7 +276,15 @@ def _asking_place() -> Place | None:
         frame = frame.f_back
     if frame is None or is_machinery(frame.f_globals.get("__name__")):
         return None
-    return frame.f_code, frame.f_lasti
+    return Place(frame.f_code, frame.f_lasti, _validates(frame))
+
+
+def _validates(frame: FrameType) -> bool:
+    """Whether a constraint asks, for a distribution: called by anybody else, it tells whether it holds."""
+    caller: FrameType | None = frame
+    while caller is not None and caller.f_code.co_filename == constraints.__file__:
+        caller = caller.f_back
+    return caller is not None and caller is not frame and caller.f_code.co_filename == distribution.__file__
 
 
 @contextmanager

@@ -14,7 +14,8 @@ Before: ``graph(x, y) -> (x_new, y + 1)``, and nothing said of ``x_new``
 After:  the same graph; its placeholder ``x`` says that result 0 may be where ``x`` is
 
 Not where somebody sees the old value afterwards, or would see what the caller does to the input later: gradients that
-are computed from it, a result that is the input itself, a result that is the new value.
+are computed from it, a result that is the input itself, a result that is the new value; and not where the graph checks
+what the program raises for, which must find everything as it was.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from precast.autograd.boundary import FlatCall
 from precast.graph.boundary import BoundaryFacts, InputFacts, Relation
 from precast.graph.nodes import copy_provenance, mark_updating_result, placeholders_of, results_of, set_value, value_of
 from precast.ops.facts import is_view
+from precast.trace.decisions import is_check
 
 if TYPE_CHECKING:
     from precast.autograd.boundary.alias_regeneration import TracedLayout
@@ -161,6 +163,8 @@ def keep_mutations(module: fx.GraphModule, facts: BoundaryFacts) -> BoundaryFact
 
 def mark_updates(graph: fx.Graph, facts: BoundaryFacts, *, needed: Collection[int] = ()) -> None:
     """Mark the placeholders of a graph over plain tensors; ``needed`` are inputs whose old values are kept."""
+    if any(map(is_check, graph.nodes)):
+        return
     placeholders, results, count = placeholders_of(graph), results_of(graph), len(facts.updated)
     memory = [set(_shared_by(result)) for result in results]
     seen = [i for i in range(count, len(results)) if not _is_made_again(i - count, facts)]
