@@ -147,13 +147,13 @@ def run_without_torch(model: nn.Module, path: Path) -> None:
 
 
 def in_child(code: str, argument: Path) -> tuple[float, str]:
-    """Run Python in a process of its own; the best time of three and what it printed."""
-    times = []
+    """Run Python in a process of its own; the best time of three and what that one printed."""
+    runs = []
     for _ in range(3):
         started = time.perf_counter()
         done = subprocess.run([sys.executable, "-c", code, argument], capture_output=True, text=True, check=True)
-        times.append(time.perf_counter() - started)
-    return min(times), done.stdout
+        runs.append((time.perf_counter() - started, done.stdout))
+    return min(runs)
 
 
 def timed(call: Callable[[], object]) -> float:

@@ -92,7 +92,7 @@ int main(int count, char** arguments) {
     int64_t seed = 0;
     const precast_tensor target = {.data = &seed, .device = {1, 0}, .dtype = {0, 64, 1}};
     if (api.read_state(model, "random.seed", &target)) fail("read state", api.last_error());
-    printf("random.seed %lld\n", (long long)seed);
+    printf("state can be read: random.seed is %lld\n", (long long)seed);
     free(batch);
     free(text);
     return api.close(model) ? 1 : 0;

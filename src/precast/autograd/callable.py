@@ -40,8 +40,8 @@ from precast.errors import CaptureError, PrecastError
 from precast.graph.compilation import is_compiler_running, new_compilation
 from precast.graph.opened_objects import flatten_opened
 from precast.trace.capture.module_state import WithModules, module_state, root_modules
-from precast.trace.decisions import is_failed_check
 from precast.trace.graph_breaks import GraphBreak, allowed_breaks
+from precast.trace.raising_checks import is_failed_check
 from precast.trace.session import ProcessLock, in_tracing_session
 from precast.trace.state.reachable import hook_state
 

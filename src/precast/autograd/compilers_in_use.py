@@ -10,7 +10,7 @@ from precast.autograd.boxing import BoxedCall, as_boxed
 from precast.backend import Backend, CompiledFunction, Compiler, CompilerFunction, PartitionFunction, as_compiler
 from precast.options import Options
 from precast.partition import default_partition
-from precast.trace.decisions import raised_by_program
+from precast.trace.raising_checks import raised_by_program
 
 _REMEMBERED = "_precast_compilers"
 _DYNAMIC = "_precast_dynamic"

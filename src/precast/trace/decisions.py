@@ -13,8 +13,6 @@ where it can, or raises that error. Where both go on, the program forks, or is r
 
 from __future__ import annotations
 
-import builtins
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +24,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.distributions import constraints, distribution
@@ -35,15 +33,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from precast.errors import PrecastError
 from precast.trace.capture.failures import is_of_tracing
 from precast.trace.executed_code import is_machinery
+from precast.trace.raising_checks import check_message
 
 MOST_CHOICES = 64
 MOST_FORKS = 3
 """How many choices one run of the program may fork at."""
-_SHOWN = 300
-_RAISES = "the program raises "
-_RAISED = re.compile(rf"{_RAISES}([\w.<>]+): (.*)", re.DOTALL)
-# A text of a tensor while tracing; texts of its sizes and of its device may stand inside.
-_SHOWN_TENSOR = re.compile(r"FakeTensor\((?:[^()]|\([^()]*\))*\)")
 _ASKING = frozenset({Tensor.is_nonzero, torch.is_nonzero})
 _CLOSE = frozenset({torch.allclose, Tensor.allclose})
 _COMPARING = _CLOSE | {torch.equal, Tensor.equal}
@@ -119,7 +113,7 @@ class Decisions:
             self.is_given_up = True
         elif place is not None and place.validates:
             # Whatever does not hold there ends in an error.
-            self.settled.append(Choice(True, f"{_RAISES}ValueError: a value does not satisfy its constraint"))
+            self.settled.append(Choice(True, check_message(ValueError("a value does not satisfy its constraint"))))
         else:
             before = self.refusals.get(place) if place is not None else None
             self.attempt, self.place = before is None or not before.value, place
@@ -146,7 +140,7 @@ class Decisions:
             return
         attempt, self.attempt, self.has_one_way = self.attempt, None, False
         if outcome is not None:
-            choice = Choice(not attempt, _told(outcome))
+            choice = Choice(not attempt, check_message(outcome))
             self.settled.append(choice)
             if self.place is not None:
                 self.refusals[self.place] = choice
@@ -161,38 +155,6 @@ class Decisions:
 
     def _give_up(self) -> None:
         self.attempt, self.fork, self.is_given_up = None, None, True
-
-
-def _told(error: Exception) -> str:
-    """An error as one line; what it shows of tensors are no values."""
-    kind = type(error)
-    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return f"{_RAISES}{name}: {' '.join(_SHOWN_TENSOR.sub('<tensor>', str(error)).split())}"[:_SHOWN]
-
-
-def is_check(node: fx.Node) -> bool:
-    """Whether a node checks that the program does not go where it raises."""
-    return any(isinstance(argument, str) and argument.startswith(_RAISES) for argument in node.args)
-
-
-def is_failed_check(error: BaseException | None) -> bool:
-    """Whether an error says that the program would have gone where it raises."""
-    return error is not None and (_RAISED.match(str(error)) is not None or is_failed_check(error.__cause__))
-
-
-def raised_by_program(error: Exception) -> Exception | None:
-    """The error of the program that a check which failed stands for, as far as its class can be found again."""
-    told = _RAISED.match(str(error))
-    if told is None:
-        return None
-    module, _, name = told[1].rpartition(".")
-    kind = getattr(sys.modules.get(module, builtins), name, None)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        return None
-    try:
-        return kind(told[2])
-    except TypeError:
-        return None
 
 
 @dataclass

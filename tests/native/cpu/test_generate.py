@@ -9,6 +9,9 @@ from tests.native.lowering.pipeline import bullet_inputs, lowered, make_entry, o
 from tests.native.lowering.test_random import random_program
 
 
+VENDORED = {"pocketfft_hdronly.h"}
+
+
 def unit(sources, name):
     (text,) = [each.text for each in sources.units if each.name == name]
     return text
@@ -189,4 +192,4 @@ def test_generated_code_includes_its_own_small_headers_and_none_of_torchs():
     }
     assert ours & included
     assert not [name for name in included if name.startswith(("torch", "ATen", "c10"))]
-    assert all(len(header.text.splitlines()) < 500 for header in sources.headers)
+    assert all(len(header.text.splitlines()) < 500 for header in sources.headers if header.name not in VENDORED)

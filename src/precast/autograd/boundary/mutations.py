@@ -32,7 +32,7 @@ from precast.autograd.boundary import FlatCall
 from precast.graph.boundary import BoundaryFacts, InputFacts, Relation
 from precast.graph.nodes import copy_provenance, mark_updating_result, placeholders_of, results_of, set_value, value_of
 from precast.ops.facts import is_view
-from precast.trace.decisions import is_check
+from precast.trace.raising_checks import is_check
 
 if TYPE_CHECKING:
     from precast.autograd.boundary.alias_regeneration import TracedLayout
