@@ -49,7 +49,7 @@ class Watch(threading.Thread):
     def leave(self) -> None:
         """End before the interpreter does: a thread that it stops in the middle of a call ends the process."""
         self._leaving.set()
-        self.join(_PATIENCE)
+        self.join(_MOST_PATIENCE)
 
     def ended(self) -> list[int]:
         """The ranks of those that do not live any more, the same in all processes that ask."""

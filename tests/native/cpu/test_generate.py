@@ -8,7 +8,6 @@ from precast.native.targets.cpu.codegen.types import identifier, literal
 from tests.native.lowering.pipeline import bullet_inputs, lowered, make_entry, open_entries, tracer_bullet
 from tests.native.lowering.test_random import random_program
 
-
 VENDORED = {"pocketfft_hdronly.h"}
 
 
