@@ -1,6 +1,6 @@
 """One contender on one model: ``python -m benchmarks.gpu.contender MODEL CONTENDER OUT``; a line of JSON a number.
 
-Contenders compile side by side, which takes most of the time, and take turns when the device is timed.
+Contenders compile and warm up side by side, which takes most of the time; when all are done, they are timed in turns.
 """
 
 import fcntl
@@ -9,8 +9,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +33,26 @@ def compiled(name: str, model: nn.Module) -> Callable[..., torch.Tensor]:
     return torch.compile(model, mode=MODES[name])
 
 
-def train(workload: Workload, name: str, turn: Callable[[], Any]) -> dict[str, Any]:
+Measure = Callable[[], dict[str, Any]]
+
+
+def train(workload: Workload, name: str) -> Measure:
+    """Compile and warm up; what is returned measures."""
     call = compiled(name, workload.model)
     started = time.perf_counter()
     step = training_step(workload, call)
-    loss = step()
+    loss = step().item()
     torch.cuda.synchronize()
-    first = time.perf_counter() - started
+    found = {"first_s": time.perf_counter() - started, "loss": loss}
     for _ in range(8):
         step()
-    with turn():
-        torch.cuda.reset_peak_memory_stats()
-        milliseconds = median_milliseconds(step, warm=3)
-        peaks = {"peak": torch.cuda.max_memory_allocated() >> 20, "reserved": torch.cuda.max_memory_reserved() >> 20}
-        on_host = _host_milliseconds(step)
-    return {"ms": milliseconds, "host_ms": on_host, "first_s": first, "loss": loss.item(), **peaks}
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    found |= {"peak": torch.cuda.max_memory_allocated() >> 20, "reserved": torch.cuda.max_memory_reserved() >> 20}
+    return lambda: {"ms": median_milliseconds(step, warm=3), "host_ms": _host_milliseconds(step), **found}
 
 
-def infer(workload: Workload, name: str, turn: Callable[[], Any]) -> dict[str, Any]:
+def infer(workload: Workload, name: str) -> Measure:
     workload.model.eval()
     call = compiled(name, workload.model.model)
     started = time.perf_counter()
@@ -60,8 +61,7 @@ def infer(workload: Workload, name: str, turn: Callable[[], Any]) -> dict[str, A
     first = time.perf_counter() - started
     for _ in range(8):
         workload.infer(call)
-    with turn():
-        return {"ms": median_milliseconds(lambda: workload.infer(call)), "first_s": first}
+    return lambda: {"ms": median_milliseconds(lambda: workload.infer(call)), "first_s": first}
 
 
 def _host_milliseconds(call: Callable[[], object]) -> float:
@@ -78,28 +78,31 @@ def _host_milliseconds(call: Callable[[], object]) -> float:
 def main() -> None:
     model, name, out = sys.argv[1:4]
     warnings.simplefilter("ignore")
-    folder = Path(out)
+    lock = (Path(out) / "turn.lock").open("w")
 
-    @contextmanager
-    def turn() -> Iterator[None]:
-        with (folder / "turn.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-    def tell(what: str, measure: Callable[[], dict[str, Any]]) -> None:
+    def attempt(what: str, run: Callable[[], Any]) -> Any:
         try:
-            found = measure()
+            return run()
         except Exception:  # noqa: BLE001  # told, and the next one is measured
-            found = {"problem": traceback.format_exc(limit=-10)[-3000:]}
-        with (folder / "bench.jsonl").open("a") as file:
-            file.write(json.dumps({"model": model, "contender": name, "what": what, **found}) + "\n")
-        print(model, name, what, {key: value for key, value in found.items() if key != "problem"} or found, flush=True)
+            tell(what, {"problem": traceback.format_exc(limit=-10)[-3000:]})
 
-    tell("training", lambda: train(make(model), name, turn))
+    def tell(what: str, found: dict[str, Any]) -> None:
+        with (Path(out) / "bench.jsonl").open("a") as file:
+            file.write(json.dumps({"model": model, "contender": name, "what": what, **found}) + "\n")
+        print(model, name, what, found, flush=True)
+
+    prepared = {"training": lambda: train(make(model), name)}
     if name in ("precast", "eager", "reduce-overhead"):
-        torch.cuda.empty_cache()
-        tell("inference", lambda: infer(make(model), name, turn))
-        tell("inference of one", lambda: infer(make(model, batch=1), name, turn))
+        prepared["inference"] = lambda: infer(make(model), name)
+        prepared["inference of one"] = lambda: infer(make(model, batch=1), name)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    measures = {what: attempt(what, prepare) for what, prepare in prepared.items()}
+    # Once nobody compiles or warms up any more: the device does nothing else then.
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    for what, measure in measures.items():
+        found = measure and attempt(what, measure)
+        if found:
+            tell(what, found)
 
 
 if __name__ == "__main__":

@@ -64,11 +64,13 @@ def training_step(workload: Workload, call: Callable[..., torch.Tensor]) -> Call
     optimizer = torch.optim.AdamW(workload.model.parameters(), lr=1e-4, fused=True)
 
     def step() -> torch.Tensor:
+        # Torch's recordings overwrite the results of the step before: it has to be told that one begins.
+        torch.compiler.cudagraph_mark_step_begin()
         loss = workload.loss(call)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        return loss
+        return loss.detach().clone()
 
     return step
 

@@ -114,17 +114,22 @@ class Untellable(Exception):  # noqa: N818
     """Something in a graph that data cannot tell."""
 
 
+_DEVICES = ("cpu", "cuda")
+"""Where a constant may be: others have memory that bytes do not tell."""
+
+
 def _tensor_data(tensor: torch.Tensor) -> list[Any]:
-    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and tensor.is_cpu
-    if not is_plain or tensor.nbytes > MOST_BYTES:
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if not is_plain or tensor.device.type not in _DEVICES or tensor.nbytes > MOST_BYTES:
         raise Untellable
-    elements = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return [tensor.dtype, list(tensor.shape), list(tensor.stride()), elements.numpy().tobytes()]
+    elements = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    device = str(tensor.device)
+    return [tensor.dtype, list(tensor.shape), list(tensor.stride()), elements.numpy().tobytes(), device]
 
 
 def _tensor(content: list[Any]) -> torch.Tensor:
-    dtype, shape, stride, elements = content
-    made = torch.empty_strided(shape, stride, dtype=dtype)
+    dtype, shape, stride, elements, device = content
+    made = torch.empty_strided(shape, stride, dtype=dtype, device=device)
     return made.copy_(torch.frombuffer(bytearray(elements), dtype=dtype).view(shape)) if elements else made
 
 

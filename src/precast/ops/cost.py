@@ -29,6 +29,9 @@ _ATTENTION_BACKWARDS = (
     _aten._scaled_dot_product_efficient_attention_backward,
     _aten._scaled_dot_product_cudnn_attention_backward,
 )
+# These take ``[batch, rows, heads, depth]``, or all rows of a batch in one; torch's formulas fail on the latter.
+_ROWS_FIRST = (_aten._flash_attention_forward, _aten._efficient_attention_forward)
+_ROWS_FIRST_BACKWARDS = (_aten._flash_attention_backward, _aten._efficient_attention_backward)
 
 # A size that exists only at run time (the count of nonzero elements) has to count for something.
 UNKNOWN_SIZE = 1024
@@ -81,6 +84,10 @@ def flops(node: fx.Node) -> int:
         return _attention_flops(node.args[:3], by_queries=1, by_values=1)
     if op.overloadpacket in _ATTENTION_BACKWARDS:
         return _attention_flops(node.args[1:4], by_queries=3, by_values=2)
+    if op.overloadpacket in _ROWS_FIRST:
+        return _attention_flops(node.args[:3], by_queries=1, by_values=1, rows=-3)
+    if op.overloadpacket in _ROWS_FIRST_BACKWARDS:
+        return _attention_flops(node.args[1:4], by_queries=3, by_values=2, rows=-3)
     formula = flop_registry.get(op.overloadpacket)
     if formula is None:
         return max(elements_of(value) for value in (node.meta.get("val"), *map(_value_of, node.all_input_nodes)))
@@ -92,11 +99,11 @@ def flops(node: fx.Node) -> int:
     return int(formula(*args, **kwargs, out_val=_hinted_shapes(_value_of(node))))
 
 
-def _attention_flops(operands: Sequence[Argument], *, by_queries: int, by_values: int) -> int:
+def _attention_flops(operands: Sequence[Argument], *, by_queries: int, by_values: int, rows: int = -2) -> int:
     """Products as large as that of queries and keys, and of weights and values, for every head of the queries."""
     query, key, value = (tensor_of(operand) for operand in operands if isinstance(operand, fx.Node))
     depth = by_queries * size_hint(query.shape[-1]) + by_values * size_hint(value.shape[-1])
-    return 2 * prod(map(size_hint, query.shape[:-1])) * size_hint(key.shape[-2]) * depth
+    return 2 * prod(map(size_hint, query.shape[:-1])) * size_hint(key.shape[rows]) * depth
 
 
 def _value_of(node: fx.Node) -> object:

@@ -171,7 +171,8 @@ def _ctc(
     zero_infinity: bool,
     wants_slope: bool,
 ) -> tuple[Tensor, Tensor]:
-    lengths = (input_lengths, target_lengths)
+    # Eager takes lengths on the host for tensors on a GPU, too; its own kernel does not.
+    lengths = [each.to(log_probs.device) for each in (input_lengths, target_lengths)]
     losses, alphas = torch.ops.aten._ctc_loss.Tensor(log_probs, targets, *lengths, blank, zero_infinity)
     if not wants_slope:
         return _finite(losses, zero_infinity), log_probs.new_empty(0)

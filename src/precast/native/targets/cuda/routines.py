@@ -14,6 +14,9 @@ Tensors = Sequence[torch.Tensor]
 CONVOLUTIONS = frozenset({"convolution", "convolution_backward_data", "convolution_backward_weights"})
 """Routines whose results torch allocates: it has none that write where they are told."""
 ROUTINES = CONVOLUTIONS | {"matmul"}
+EIGHT = 8
+LONG = 4096
+"""Sums of fewer products are done in one go."""
 
 
 def convolve(
@@ -46,6 +49,11 @@ def multiply(call: Call, inputs: Tensors, output: torch.Tensor) -> None:
         return
     if call.epilogue:
         _finished_product(left, right, others[0][0], output, [each.operation for each in call.epilogue[1:]])
+    elif output.ndim == 2 and left.itemsize == 2 and left.shape[1] % EIGHT and left.shape[1] >= LONG:
+        # Tensor cores read eight numbers of a row at a time: the few that are left are added.
+        length = left.shape[1] // EIGHT * EIGHT
+        torch.mm(left[:, :length], right[:length], out=output)
+        output.addmm_(left[:, length:], right[length:])
     elif output.ndim <= 3:
         (torch.mm if output.ndim == 2 else torch.bmm)(left, right, out=output)
     else:
