@@ -449,4 +449,23 @@ FOUND: dict[str, Program] = {
         ("v2",),
         other_size=7,
     ),
+    # The verifier did not know the range of the rows that are looked up.
+    "a_product_that_is_also_resized": Program(
+        (
+            Leaf("x0", "input", (2, 2, 2), dtype="float16"),
+            Leaf("w0", "parameter", (1, 2), dtype="float16"),
+            Leaf("w1", "parameter", (1,), dtype="float16"),
+        ),
+        (
+            Step(("v0",), "F.linear", (Name("x0"), Name("self.w0"), Name("self.w1"))),
+            Step(("v1",), ".unsqueeze", (Name("v0"), 0)),
+            Step(("v2",), "F.interpolate", (Name("v1"), (5, 4))),
+        ),
+        ("v2", "v0"),
+    ),
+    "a_transposed_convolution_of_no_pixels": Program(
+        (Leaf("x0", "input", (0, 1, 1, 0)), Leaf("w0", "parameter", (1, 1, 1, 1))),
+        (Step(("v0",), "F.conv_transpose2d", (Name("x0"), Name("self.w0"), None)),),
+        ("v0",),
+    ),
 }

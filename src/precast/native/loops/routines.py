@@ -72,6 +72,9 @@ def _convolution_backward_data(inputs: Tensors, shapes: Shapes, numbers: Sequenc
 
 
 def _convolution_backward_weights(inputs: Tensors, shapes: Shapes, numbers: Sequence[int]) -> Tensors:
+    if not (inputs[0].numel() and inputs[1].numel()):
+        # Torch refuses kernels that are larger than nothing.
+        return (inputs[0].new_zeros(shapes[0]),)
     source, gradient = inputs
     weights = source.new_empty(shapes[0])
     geometry, padded = _unpadded(source.ndim, numbers), _padded(source, shapes[0], gradient.shape, numbers)

@@ -42,8 +42,7 @@ def _outside(access: Access, dim: int, index: Index, size: Index, examples: Size
 
 def _is_ever_outside(access: Access, index: Index, size: Index, examples: Sizes) -> bool:
     """Whether some iteration leaves a dimension, for every choice of dynamic sizes."""
-    stand_ins: dict[Atom, Index] = {each: atom(Variable(f"{each.name}?", each.extent)) for each in index.computed}
-    index = substitute(index, stand_ins)
+    index = over_ranges(index)
     parts = [index, *indices_in(access.what.guard)]
     variables = [each for part in parts for each in atoms(part) if isinstance(each, Variable)]
     symbols = symbols_in([*parts, size, *(one.extent for one in variables)])
@@ -59,6 +58,12 @@ def _is_ever_outside(access: Access, index: Index, size: Index, examples: Sizes)
             return False
         found = True
     return found
+
+
+def over_ranges(index: Index) -> Index:
+    """The same with a variable over the whole range in place of each subscript that data decides on."""
+    stand_ins: dict[Atom, Index] = {each: atom(Variable(f"{each.name}?", each.extent)) for each in index.computed}
+    return substitute(index, stand_ins)
 
 
 def _is_guarded(subscript: Computed, guard: Scalar | None) -> bool:

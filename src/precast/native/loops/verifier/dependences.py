@@ -11,6 +11,7 @@ from precast.native.loops.index import Atom, Index, Variable, atom, atoms, const
 from precast.native.loops.memoize import remembered
 from precast.native.loops.program import Kernel, Store
 from precast.native.loops.verifier.accesses import Access, accesses_of, fills, is_injective
+from precast.native.loops.verifier.bounds import over_ranges
 from precast.native.loops.verifier.enumeration import (
     Grid,
     Numbers,
@@ -123,8 +124,9 @@ def _same_ranges(store: Access, load: Access) -> dict[Atom, Index]:
     return bindings
 
 
-def _symbols(accesses: Sequence[Access]) -> list[str]:
+def _symbols(accesses: Sequence[Access], places: Sequence[Index] = ()) -> list[str]:
     parts = [each.offset for each in accesses] + [one.extent for each in accesses for one in each.variables]
+    parts += [one.extent for place in places for one in _variables_in(place)]
     parts += [size for each in accesses for size in (*each.buffer.shape, *each.buffer.strides)]
     return symbols_in([*parts, *(index for each in accesses for index in indices_in(each.what.guard))])
 
@@ -132,10 +134,17 @@ def _symbols(accesses: Sequence[Access]) -> list[str]:
 def _meet(store: Access, other: Access, shared: Sequence[Variable], examples: Sizes) -> bool:
     """Whether two iterations of the shared variables meet, for every choice of dynamic sizes.
 
-    Where data decides on some subscripts, the others together may keep them apart.
+    Where data decides on some subscripts, the others together may keep them apart, or their ranges.
     """
     if not (other.offset.computed or store.offset.computed):
         return _meet_along(store, store.offset, other, other.offset, shared, examples)
+    return _meet_beside_data(store, other, shared, examples) and _meet_along(
+        store, over_ranges(store.offset), other, over_ranges(other.offset), shared, examples, unknown=True
+    )
+
+
+def _meet_beside_data(store: Access, other: Access, shared: Sequence[Variable], examples: Sizes) -> bool:
+    """Whether they meet in the dimensions on which no data decides."""
     written, touched = constant(0), constant(0)
     for mine, others, size in zip(store.what.indices, other.what.indices, store.buffer.shape, strict=True):
         if not (mine.computed or others.computed):
@@ -144,14 +153,24 @@ def _meet(store: Access, other: Access, shared: Sequence[Variable], examples: Si
 
 
 def _meet_along(
-    store: Access, written: Index, other: Access, touched: Index, shared: Sequence[Variable], examples: Sizes
+    store: Access,
+    written: Index,
+    other: Access,
+    touched: Index,
+    shared: Sequence[Variable],
+    examples: Sizes,
+    *,
+    unknown: bool = False,
 ) -> bool:
+    """Whether they meet at these places, for every choice of sizes; `unknown` where there are too many to look at."""
     found = False
-    for sizes in sample_sizes(_symbols([store, other]), examples):
+    for sizes in sample_sizes(_symbols([store, other], [written, touched]), examples):
         try:
             is_met = _meets(store, written, other, touched, shared, sizes)
         except TooLargeError:
-            continue
+            if not unknown:
+                continue
+            is_met = True
         if not is_met:
             return False
         found = True
@@ -161,7 +180,10 @@ def _meet_along(
 def _meets(
     store: Access, place: Index, other: Access, others_place: Index, shared: Sequence[Variable], sizes: Sizes
 ) -> bool:
-    mine, others = Grid(store.variables, sizes), Grid(other.variables, sizes)
+    mine, others = (
+        Grid((*access.variables, *_variables_in(index)), sizes)
+        for access, index in ((store, place), (other, others_place))
+    )
     # Where a guard keeps an access from happening, its offset may be anything.
     held, seen = mine.holds(store.what.guard).ravel(), others.holds(other.what.guard).ravel()
     written, touched = mine.numbers(place).ravel()[held], others.numbers(others_place).ravel()[seen]
