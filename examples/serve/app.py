@@ -86,7 +86,8 @@ class Batcher:
             rows = await asyncio.to_thread(self.model, images)
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the loop for all
             for _, result in batch:
-                result.set_exception(error)
+                if not result.cancelled():
+                    result.set_exception(error)
             return
         self.metrics.calls += 1
         self.metrics.images += len(batch)

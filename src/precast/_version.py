@@ -1,5 +1,5 @@
 """The one place that knows the version, and with which versions of torch it is tested."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 # Every release from the first to the last of these: `make test-torch VERSION=2.11`.
 TESTED_TORCH = ((2, 11), (2, 13))

@@ -50,6 +50,17 @@ def test_a_subcommand_says_of_itself_what_the_list_says(run, name):
     assert cli.SUBCOMMANDS[name] in result.output
 
 
+@pytest.mark.parametrize(
+    "words",
+    [*([name] for name in cli.SUBCOMMANDS if name != "cache"), ["cache", "info"], ["cache", "clear"]],
+    ids=" ".join,
+)
+def test_every_command_shows_examples_and_prints_json(run, words):
+    told = run(*words, "--help").output
+    assert f"precast {' '.join(words)}" in told.partition("Examples:")[2]
+    assert "--json" in told
+
+
 def test_help_imports_neither_torch_nor_any_subcommand():
     code = (
         "import sys; from typer.testing import CliRunner; from precast.cli import app, SUBCOMMANDS;"

@@ -92,7 +92,7 @@ def test_search_over_everything_is_a_key_away(page):
     page.press("softmax")
     page.wait_for("return document.querySelectorAll('.results button').length > 1")
     page.press("\ue007")
-    page.wait_for("return location.hash.startsWith('#kernels/')")
+    page.wait_for("return location.hash.startsWith('#kernels/') && document.querySelector('.step-head') !== null")
     assert "_softmax" in page.text(".step-head")
 
 
@@ -200,9 +200,16 @@ def test_a_package_shows_entries_targets_and_weights(browser, tmp_path):
 
 
 @pytest.mark.models
-def test_a_page_for_bert_is_small(tmp_path):
+def test_a_page_for_bert_is_small_and_soon_there(browser, tmp_path):
     from transformers import BertConfig, BertModel
 
     words = torch.zeros(1, 32, dtype=torch.int64)
-    path = precast.report(BertModel(BertConfig()), words, path=tmp_path / "bert.html", calls=0)
+    path = precast.report(BertModel(BertConfig()), words, path=tmp_path / "bert.html", calls=1)
     assert path.stat().st_size < 5 * 2**20
+    page = Page(browser, path)
+    assert page.script("return performance.now()") < 2000
+    before = page.script("return performance.now()")
+    page.go("graph/0")
+    assert page.count(".box") > 3
+    assert page.script("return performance.now()") - before < 2000
+    assert page.complaints() == []

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from precast.cli.examples import examples
-from precast.cli.progress import seconds_text
+from precast.cli.progress import seconds_text, telling_steps
 
 _SLICE_SECONDS = 0.2
 
@@ -83,7 +83,8 @@ def bench(
     A model is timed compiled and eagerly, in turns; a .precast file by itself, with its sample. A time is the median
     call of the best of several slices.
     """
-    with Console(stderr=True).status("measuring"):
+    with telling_steps() as tell:
+        tell(f"measuring {model}")
         if Path(model).suffix == ".precast":
             timings = _file(model, entry, threads, seconds)
         else:

@@ -14,11 +14,12 @@ from rich.text import Text
 
 from precast.cache import Store, open_store
 from precast.cache.entries import StoreInfo
-from precast.cli.progress import bytes_text
+from precast.cli.examples import examples
+from precast.cli.progress import bytes_text, telling_steps
 from precast.errors import CacheError
 from precast.options import Options
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
 
 
 @app.callback()
@@ -26,7 +27,7 @@ def cache() -> None:
     """Show or empty the cache of compiled programs."""
 
 
-@app.command()
+@app.command(epilog=examples("precast cache info", "precast cache info --json"))
 def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show what the cache holds."""
     with _usable_store() as store:
@@ -43,7 +44,7 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
         console.print(_as_table(found))
 
 
-@app.command()
+@app.command(epilog=examples("precast cache clear", "precast cache clear --yes --json"))
 def clear(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was removed as JSON.")] = False,
@@ -55,7 +56,8 @@ def clear(
         if found.entries and not yes:
             typer.confirm(f"Remove {amount} from {found.directory}?", abort=True, err=True)
         if found.entries:
-            with Console(stderr=True).status("Removing…"):
+            with telling_steps() as tell:
+                tell("removing")
                 found = store.clear()
     if as_json:
         typer.echo(json.dumps(_as_json(found), indent=2))

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from precast.cli.examples import examples
 from precast.cli.model_reference import load_model
+from precast.cli.progress import telling_steps
 from precast.export import export as export_module
 from precast.export import save
 
@@ -31,16 +31,16 @@ def export(
 
     The factory returns (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
     """
-    console = Console(stderr=True)
-    with console.status("loading the model"):
+    with telling_steps() as tell:
+        tell(f"loading {model}")
         loaded = load_model(model)
-    with console.status("exporting"):
+        tell("exporting")
         exported = export_module(loaded.module, loaded.args, loaded.kwargs, dynamic_shapes=loaded.dynamic_shapes)
         if decompose:
             exported = exported.run_decompositions(joint_loss_index=loss)
         elif loss is not None:
             exported = exported.to_joint(loss_index=loss)
-    with console.status("saving"):
+        tell(f"saving {output}")
         save(exported, output)
     nodes = sum(node.op == "call_function" for node in exported.graph.nodes)
     size = output.stat().st_size

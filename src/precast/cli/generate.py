@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from precast.cli.examples import examples
 from precast.errors import InputValueError
 from precast.runtime import load
 from precast.runtime.generation import generate
@@ -14,9 +15,13 @@ from precast.runtime.sampling import Sampling
 from precast.runtime.tokenizers import ByteTokenizer, FileTokenizer, Streaming, Tokenizer
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast generate chat.precast --tokenizer tokenizer.json --prompt 'Once upon a time'",
+    "precast generate chat.precast --ids 1,2,3 --tokens 16 --json",
+)
 
 
-@app.command(name="generate")
+@app.command(name="generate", epilog=EXAMPLES)
 def generate_command(
     file: Annotated[Path, typer.Argument(help="A .precast file that precast.generation.package wrote.")],
     prompts: Annotated[

@@ -1,18 +1,16 @@
 """``precast onnx``: a model of the user's to an ONNX file."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from precast.cli.examples import examples
 from precast.cli.model_reference import load_model
+from precast.cli.progress import telling_steps
 from precast.onnx import ONNXProgram, export
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -38,7 +36,7 @@ def onnx(
     It tells how each operator was translated and what was checked. The factory returns (module, args),
     (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
     """
-    with _progress() as tell:
+    with telling_steps() as tell:
         tell("loading the model")
         loaded = load_model(model)
         program = export(
@@ -58,15 +56,6 @@ def onnx(
         typer.echo(json.dumps(_as_data(program, output), indent=2))
     else:
         _print_summary(program, output)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Gives what to call with the name of each step; a terminal shows it with a clock."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("")
-        yield lambda step: bar.update(task, description=step)
 
 
 def _as_data(program: ONNXProgram, output: Path) -> dict[str, Any]:

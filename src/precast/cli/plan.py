@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from precast.artifact.archive import write_file
+from precast.cli.examples import examples
 from precast.cli.model_reference import call_factory
-from precast.cli.progress import seconds_text
+from precast.cli.progress import seconds_text, telling_steps
 from precast.errors import InputTypeError, InputValueError
 from precast.runtime.line_drawing import Line, draw_lines
 from precast.training import train_step
@@ -26,9 +27,13 @@ app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 _WARM, _MEASURED = 2, 5
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _PARTS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+EXAMPLES = examples(
+    "precast plan step.json --ranks 1024 --bandwidth 50GB/s",
+    "precast plan train.py:make --ranks 64 --bandwidth 400Gb/s --shard optimizer --plot plan.svg",
+)
 
 
-@app.command(name="plan")
+@app.command(name="plan", epilog=EXAMPLES)
 def plan_command(
     step: Annotated[
         str,
@@ -51,7 +56,12 @@ def plan_command(
     bucket, at the speed of the network that you name.
     """
     network = Network(parse_bytes(bandwidth), parse_seconds(latency))
-    timeline = read_timeline(Path(step)) if step.endswith(".json") else _measured(step, shard, int(parse_bytes(bucket)))
+    with telling_steps() as tell:
+        if step.endswith(".json"):
+            timeline = read_timeline(Path(step))
+        else:
+            tell(f"compiling and measuring {step}")
+            timeline = _measured(step, shard, int(parse_bytes(bucket)))
     planned = plan(timeline, network, powers_of_two(ranks))
     if plot is not None:
         write_file(plot, [_drawing(planned, step).encode()])

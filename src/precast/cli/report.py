@@ -7,14 +7,20 @@ from typing import Annotated
 
 import typer
 
+from precast.cli.examples import examples
 from precast.cli.progress import bytes_text, telling_steps
 from precast.report.contents import Report
 from precast.report.page import read_page, write_page
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+EXAMPLES = examples(
+    "precast report model.py:make -o report.html",
+    "precast report model.py:make -o new.html --compare old.html",
+    "precast report model.precast -o report.html",
+)
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def report(
     source: Annotated[str, typer.Argument(help="file.py:factory, package.module:factory, or a .precast file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precast.cli.examples import examples
+from precast.cli.progress import telling_steps
 from precast.runtime import load
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -33,7 +34,8 @@ def verify(
     Every hash is checked, then every sample is run and compared, within tolerances that come from float64. A file that
     does not pass is refused with exit code 3.
     """
-    with Console(stderr=True).status("verifying"):
+    with telling_steps() as tell:
+        tell(f"verifying {file}")
         model = load(file, threads=threads, target=target, allow_native=native, require_signature=key)
         checks = model.verify()
     if as_json:
