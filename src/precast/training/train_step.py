@@ -91,6 +91,7 @@ def train_step(
     ``entries``: what ``step.save(path)`` writes: ``"train"``, and ``"eval"``, the loss function in eval mode.
 
     >>> model = torch.nn.Linear(3, 1)
+    >>> _ = torch.nn.init.ones_(model.weight)
     >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     >>> batch = torch.ones(4, 3), torch.zeros(4, 1)
     >>> step = train_step(model, lambda m, b: (m(b[0]) - b[1]).square().mean(), optimizer, batch, backend="nop")
